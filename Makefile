@@ -1,0 +1,63 @@
+# Two commands matter: `make serve` and `make test`. `make help` lists the rest.
+# Needs Python 3.11+ with venv; everything else goes into environments of its own beside this file.
+
+PYTHON ?= python3
+VENV ?= .venv
+VENV_SERVE ?= .venv-serve
+ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
+
+.DEFAULT_GOAL := help
+.PHONY: help serve test test-browser stress lint format verify check-gpu-install check-monitoring clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
+
+serve: $(VENV_SERVE)/.installed  ## serve models/ at http://localhost:8000, on the CPU
+	@$(VENV_SERVE)/bin/python -m service
+
+test: $(VENV)/.installed  ## run the test suite
+	$(VENV)/bin/python -m pytest
+
+test-browser: $(VENV)/.installed  ## run the tests that drive a real chromium
+	$(VENV)/bin/python -m pytest -m browser
+
+stress: $(VENV)/.installed  ## attack a real service process for some minutes
+	$(VENV)/bin/python -m pytest -m stress
+
+lint: $(VENV)/.installed  ## style, types and import directions
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy training export service tests benchmarks
+	$(VENV)/bin/lint-imports
+
+format: $(VENV)/.installed  ## put the code into its one format
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+verify: $(VENV)/.installed  ## prove every artifact in models/ again
+ifeq ($(ARTIFACTS),)
+	@echo "models/ holds no artifact: nothing to verify."
+else
+	$(VENV)/bin/python -m export verify $(ARTIFACTS)
+endif
+
+clean:  ## remove the environments and caches
+	rm -rf $(VENV) $(VENV_SERVE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+
+# --- environments ---------------------------------------------------------------------------------------
+# An environment is made once, and again when the dependencies change: its stamp is younger than both files.
+
+$(VENV)/.installed: EXTRA = dev
+$(VENV_SERVE)/.installed: EXTRA = cpu
+%/.installed: pyproject.toml constraints.txt
+	@command -v $(PYTHON) >/dev/null || { echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12"; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "quatserve needs Python 3.11 or newer and this is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || { echo "This Python comes without venv. On Debian and Ubuntu: apt install python3-venv"; exit 1; }
+	@$(PYTHON) -m venv $*
+	@echo "Installing quatserve[$(EXTRA)] into $* (minutes the first time; log in $*/install.log)"
+	@$*/bin/python -m pip install --constraint constraints.txt --editable '.[$(EXTRA)]' >$*/install.log 2>&1 || { \
+	    tail -n 3 $*/install.log; \
+	    if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError' $*/install.log; \
+	    then echo "The package index cannot be reached. Check the network, or point pip at a mirror (PIP_INDEX_URL), and run make again."; \
+	    else echo "The installation failed: $*/install.log tells why."; fi; exit 1; }
+	@touch $@
