@@ -57,7 +57,7 @@ $(VENV_SERVE)/.installed: EXTRA = cpu
 	@echo "Installing quatserve[$(EXTRA)] into $* (minutes the first time; log in $*/install.log)"
 	@$*/bin/python -m pip install --constraint constraints.txt --editable '.[$(EXTRA)]' >$*/install.log 2>&1 || { \
 	    tail -n 3 $*/install.log; \
-	    if grep -qE 'NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError' $*/install.log; \
+	    if grep -qiE 'from versions: none|connection|timed out' $*/install.log; \
 	    then echo "The package index cannot be reached. Check the network, or point pip at a mirror (PIP_INDEX_URL), and run make again."; \
 	    else echo "The installation failed: $*/install.log tells why."; fi; exit 1; }
 	@touch $@

@@ -1,0 +1,123 @@
+"""The compose files, merged as Docker Compose merges them, against its schema and our own promises."""
+
+import json
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from service.settings import Settings, from_environment
+
+ROOT = Path(__file__).parents[2]
+RESET = object()
+CPU_FILES = ("docker-compose.yml", "docker-compose.cpu.yml")
+Tree = dict[str, Any]
+
+
+class Loader(yaml.SafeLoader):
+    """Plain YAML, and compose's `!reset`, which removes what an earlier file said."""
+
+
+Loader.add_constructor("!reset", lambda _loader, _node: RESET)
+
+
+def merge(below: Tree, above: Tree) -> Tree:
+    merged = dict(below)
+    for key, value in above.items():
+        if value is RESET:
+            merged.pop(key, None)
+        elif isinstance(value, dict) and isinstance(merged.get(key), dict):
+            merged[key] = merge(merged[key], value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def compose(*files: str) -> Tree:
+    tree: Tree = {}
+    for file in files:
+        tree = merge(tree, yaml.load((ROOT / file).read_text(), Loader))
+    return tree
+
+
+GPU, CPU = compose("docker-compose.yml"), compose(*CPU_FILES)
+
+
+@pytest.fixture(scope="module")
+def schema() -> Draft202012Validator:
+    """The compose specification's own schema, as check-jsonschema carries it."""
+    file = resources.files("check_jsonschema") / "builtin_schemas/vendor/compose-spec.json"
+    return Draft202012Validator(json.loads(file.read_text()))
+
+
+@pytest.mark.parametrize("tree", [GPU, CPU], ids=["gpu", "cpu"])
+def test_the_schema_admits_it(schema: Draft202012Validator, tree: Tree) -> None:
+    assert [error.message for error in schema.iter_errors(tree)] == []
+
+
+def test_the_schema_refuses_a_misspelt_key(schema: Draft202012Validator) -> None:
+    wrong = merge(GPU, {"services": {"service": {"stop_grace_peroid": "30s"}}})
+    assert list(schema.iter_errors(wrong))
+
+
+@pytest.mark.parametrize("name", GPU["services"])
+def test_nothing_runs_with_more_rights_than_it_needs(name: str) -> None:
+    service = GPU["services"][name]
+    assert service["read_only"] is True
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert service["restart"] == "unless-stopped"
+    assert {"cpus", "memory"} <= service["deploy"]["resources"]["limits"].keys()
+    assert "privileged" not in service
+
+
+@pytest.mark.parametrize("name", GPU["services"])
+def test_only_this_host_can_connect_unless_asked_otherwise(name: str) -> None:
+    for port in GPU["services"][name]["ports"]:
+        assert port.removeprefix("${PUBLISH:-").startswith("127.0.0.1:")
+
+
+@pytest.mark.parametrize("name", GPU["services"])
+def test_what_is_mounted_from_here_exists_and_is_read_only(name: str) -> None:
+    for volume in GPU["services"][name]["volumes"]:
+        source, *rest = volume.split(":")
+        if source.startswith("."):
+            assert (ROOT / source).exists(), volume
+            assert rest[1] == "ro", volume
+        else:
+            assert source in GPU["volumes"], volume
+
+
+def test_only_the_gpu_stack_reserves_a_gpu() -> None:
+    resources = GPU["services"]["service"]["deploy"]["resources"]
+    assert [device["driver"] for device in resources["reservations"]["devices"]] == ["nvidia"]
+    assert CPU["services"]["service"]["deploy"]["resources"] == {"limits": resources["limits"]}
+
+
+@pytest.mark.parametrize(("tree", "runtime", "device"), [(GPU, "gpu", "cuda"), (CPU, "cpu", "cpu")])
+def test_image_and_device_belong_together(tree: Tree, runtime: str, device: str) -> None:
+    service = tree["services"]["service"]
+    assert service["build"]["args"] == {"RUNTIME": runtime}
+    assert service["image"] == f"quatserve:{runtime}"
+    assert Settings.model_validate(from_environment(service["environment"])).device == device
+
+
+def test_a_stop_waits_for_the_drain() -> None:
+    settings = Settings()
+    drain_s = settings.drain_notice_s + settings.drain_timeout_s + settings.stuck_after_s
+    assert int(GPU["services"]["service"]["stop_grace_period"].removesuffix("s")) > drain_s
+
+
+def test_monitoring_comes_only_when_asked_for() -> None:
+    profiles = {name: service.get("profiles") for name, service in GPU["services"].items()}
+    assert profiles == {"service": None, "prometheus": ["monitoring"], "grafana": ["monitoring"]}
+
+
+def test_prometheus_scrapes_the_service() -> None:
+    config = yaml.safe_load((ROOT / "docker/monitoring/prometheus.yml").read_text())
+    (job,) = config["scrape_configs"]
+    container_port = GPU["services"]["service"]["ports"][0].rpartition(":")[2]
+    assert job["static_configs"] == [{"targets": [f"service:{container_port}"]}]

@@ -1,0 +1,91 @@
+"""The Dockerfiles, as far as they can be judged without an engine."""
+
+import fnmatch
+import json
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from dockerfile_parse import DockerfileParser
+
+from service.settings import Settings, from_environment
+
+ROOT = Path(__file__).parents[2]
+FILES = ["service.Dockerfile", "training.Dockerfile"]
+
+
+def instructions(file: str, kind: str) -> list[str]:
+    parsed = DockerfileParser(str(ROOT / "docker" / file), cache_content=True).structure
+    return [step["value"] for step in parsed if step["instruction"] == kind]
+
+
+def copied_from_here(file: str) -> list[str]:
+    steps = [shlex.split(value) for value in instructions(file, "COPY") if not value.startswith("--from")]
+    return [source for step in steps for source in step[:-1]]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_hadolint_has_nothing_to_say(file: str) -> None:
+    hadolint = Path(sys.executable).with_name("hadolint")
+    run = subprocess.run([hadolint, ROOT / "docker" / file], capture_output=True, text=True)
+    assert (run.returncode, run.stdout) == (0, "")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_it_runs_as_nobody_in_particular(file: str) -> None:
+    assert instructions(file, "USER") == ["10001:10001"]
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_what_it_copies_exists_and_is_sent_to_the_builder(file: str) -> None:
+    kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    for source in copied_from_here(file):
+        assert (ROOT / source).exists()
+        assert any(fnmatch.fnmatch(source, pattern) for pattern in kept), source
+
+
+def test_the_builder_is_sent_nothing_else() -> None:
+    kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
+    assert set(kept) == {source for file in FILES for source in copied_from_here(file)}
+
+
+def test_the_service_image_holds_neither_trainer_nor_exporter() -> None:
+    assert {"training", "export"}.isdisjoint(copied_from_here("service.Dockerfile"))
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_extras_it_installs_exist(file: str) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    named = re.findall(r'"\.\[(.+?)\]"', " ".join(instructions(file, "RUN")))
+    assert named
+    for extra in named:
+        assert {"gpu", "cpu"} <= extras.keys() if extra == "${RUNTIME}" else extra in extras
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_everything_it_installs_is_pinned(file: str) -> None:
+    installs = [step for step in instructions(file, "RUN") if "pip install" in step]
+    assert installs
+    assert all("--constraint constraints.txt" in step or "--no-deps" in step for step in installs)
+
+
+def test_the_service_image_sets_only_known_settings() -> None:
+    pairs = [
+        pair.split("=", 1) for value in instructions("service.Dockerfile", "ENV") for pair in value.split()
+    ]
+    settings = Settings.model_validate(from_environment(dict(pairs)))
+    assert (settings.host, settings.port, str(settings.models_dir)) == ("0.0.0.0", 8000, "/models")
+
+
+def test_image_and_compose_ask_the_same_question_and_need_no_shell() -> None:
+    (check,) = instructions("service.Dockerfile", "HEALTHCHECK")
+    command = json.loads(check.partition("CMD ")[2])
+    assert command[0] == "python"
+    assert "/readyz" in command[-1]
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    assert compose["services"]["service"]["healthcheck"]["test"] == ["CMD", *command]
