@@ -1,0 +1,95 @@
+"""The application: `create_app(settings)` wires everything; nothing happens at import."""
+
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from importlib.metadata import PackageNotFoundError, version
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.responses import Response
+
+from service import documentation
+from service.catalogue import catalogue
+from service.cpus import usable_cpus
+from service.gateway import Gateway, KeyRing
+from service.inference import Inference
+from service.lifecycle import Lifecycle
+from service.metrics import Metrics
+from service.problems import METHOD_NOT_ALLOWED, NOT_FOUND, BadParameterError, Kind, response_for, response_of
+from service.registry import Registry
+from service.settings import Settings
+
+
+def installed_version() -> str:
+    try:
+        return version("quatserve")
+    except PackageNotFoundError:  # run from a work tree
+        return "0.0.0"
+
+
+def create_app(settings: Settings, *, on_stuck: Callable[[], None] = lambda: None) -> FastAPI:
+    """Load every model, then build the application around them. Raises what `Registry.start` raises."""
+    lifecycle, metrics = Lifecycle(), Metrics()
+
+    def stuck() -> None:
+        lifecycle.stuck = True
+        on_stuck()
+
+    registry = Registry(settings, observer=metrics.observer, on_stuck=stuck)
+    registry.start()
+    metrics.watch(registry.serving)
+    pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images")
+    return _assemble(settings, lifecycle, metrics, registry, pool)
+
+
+def _assemble(
+    settings: Settings, lifecycle: Lifecycle, metrics: Metrics, registry: Registry, pool: ThreadPoolExecutor
+) -> FastAPI:
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await registry.close()
+        pool.shutdown(wait=False, cancel_futures=True)
+
+    app = FastAPI(
+        title="Quaternion networks",
+        version=installed_version(),
+        lifespan=lifespan,
+        description=documentation.DESCRIPTION,
+        docs_url=None,
+        redoc_url=None,
+    )
+    inference = Inference(settings, registry, metrics, pool)
+    documentation.add_inference_routes(app, inference)
+    documentation.add_docs(app)
+    app.include_router(catalogue(registry, lifecycle, metrics, documentation.errors(404)))
+    _add_error_handlers(app)
+    app.add_middleware(
+        Gateway,
+        hot={"/classify": inference.classify, "/segment": inference.segment},
+        keys=KeyRing(settings.keys()),
+        lifecycle=lifecycle,
+        metrics=metrics,
+        access_log=settings.access_log,
+    )
+    app.state.lifecycle, app.state.registry, app.state.metrics = lifecycle, registry, metrics
+    return app
+
+
+def _add_error_handlers(app: FastAPI) -> None:
+    """Errors of the framework in the shape of our own; our own are the gateway's."""
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kinds = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
+        kind = kinds.get(error.status_code, Kind(error.status_code, "http", str(error.detail)))
+        return response_for(kind, str(error.detail), request.state.request_id, dict(error.headers or {}))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        return response_of(BadParameterError(str(error.errors()[0]["msg"])), request.state.request_id)
+
+    app.add_exception_handler(HTTPException, http_error)
+    app.add_exception_handler(RequestValidationError, invalid)

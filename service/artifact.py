@@ -1,0 +1,178 @@
+"""The description of a model, `models/NAME/VERSION/model.json`: one definition for writer and reader.
+
+The exporter writes it, the service reads it. It needs pydantic alone, so either side can import it.
+"""
+
+import hashlib
+import re
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+SCHEMA_VERSION = 1
+DESCRIPTION_FILE = "model.json"
+PROBE_FILE = "probe.npz"
+CARD_FILE = "README.md"
+INPUT_NAME = "images"
+NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+
+
+class ArtifactError(Exception):
+    """An artifact that must not be served: missing, damaged, or of another schema."""
+
+
+class Task(StrEnum):
+    CLASSIFICATION = "classification"
+    SEGMENTATION = "segmentation"
+
+
+OUTPUT_NAMES = {Task.CLASSIFICATION: "probabilities", Task.SEGMENTATION: "road"}
+
+
+class Precision(StrEnum):
+    FP32 = "fp32"
+    FP16 = "fp16"
+    INT8 = "int8"
+
+
+class Resize(StrEnum):
+    """From an upright RGB image to the network's size, by Pillow's antialiased bilinear filter."""
+
+    CENTRE_SQUARE = "centre-square"  # crop the largest centred square, then scale
+    STRETCH = "stretch"  # scale straight to the size; aspect is not kept
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class ModelFile(_Strict):
+    """One ONNX graph. `tolerance` bounds |output - probe| on any provider, in units of the output."""
+
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+    precision: Precision
+    bytes: Annotated[int, Field(gt=0)]
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+    tolerance: Annotated[float, Field(gt=0)]
+
+
+class ProbeFile(_Strict):
+    """`probe.npz`: `images` (8 inputs) and one expected output array per precision, named after it."""
+
+    name: Literal["probe.npz"] = PROBE_FILE
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+
+
+class Metric(_Strict):
+    name: str  # "error", "iou", ...
+    value: float
+    dataset: str
+    split: str  # "test", or the name of the held-out run of frames
+    samples: Annotated[int, Field(gt=0)]
+    precision: Precision = Precision.FP32
+
+
+class Parity(_Strict):
+    """The written fp32 file in onnxruntime against the unfolded network in float64."""
+
+    max_difference: float  # of probabilities, or of the road map before rounding
+    max_levels: int | None = None  # segmentation: of the uint8 map
+    images: Annotated[int, Field(gt=0)]
+    batches: tuple[int, ...]
+
+
+class Parameters(_Strict):
+    """As the paper counts them: with and without running statistics, and in the folded graph."""
+
+    total: Annotated[int, Field(gt=0)]
+    trainable: Annotated[int, Field(gt=0)]
+    folded: Annotated[int, Field(gt=0)]
+
+
+class Training(_Strict):
+    recipe: str
+    epochs: Annotated[int, Field(gt=0)]
+    seed: int
+    commit: str
+    dataset: str
+    data_licence: str
+    weights_licence: str
+
+
+class Description(_Strict):
+    """Everything the service, and a person, need to know of a model."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    name: Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
+    version: Annotated[int, Field(ge=1)]
+    task: Task
+    summary: str
+    network: str
+    algebra: str
+    labels: tuple[str, ...]  # classification: one per class; segmentation: ("road",)
+    height: Annotated[int, Field(gt=0)]
+    width: Annotated[int, Field(gt=0)]
+    resize: Resize
+    files: Annotated[tuple[ModelFile, ...], Field(min_length=1)]
+    probe: ProbeFile
+    metrics: tuple[Metric, ...]
+    parity: Parity
+    parameters: Parameters
+    multiply_accumulates: Annotated[int, Field(gt=0)]
+    training: Training
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        precisions = [file.precision for file in self.files]
+        if len(set(precisions)) != len(precisions):
+            raise ValueError("each precision may have one file only")
+        if Precision.FP32 not in precisions:
+            raise ValueError("an artifact always has its fp32 file")
+        if len(set(self.labels)) != len(self.labels) or not self.labels:
+            raise ValueError("labels must be distinct, and at least one")
+        return self
+
+    @property
+    def output_name(self) -> str:
+        return OUTPUT_NAMES[self.task]
+
+    def file(self, precision: Precision) -> ModelFile | None:
+        return next((file for file in self.files if file.precision is precision), None)
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def read_description(directory: Path) -> Description:
+    """Read and validate `directory/model.json`; its name and version must be those of the path."""
+    path = directory / DESCRIPTION_FILE
+    try:
+        description = Description.model_validate_json(path.read_bytes())
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise ArtifactError(f"{path}: {where}: {first['msg']}") from error
+    if (description.name, str(description.version)) != (directory.parent.name, directory.name):
+        raise ArtifactError(
+            f"{path}: describes {description.name}/{description.version}, "
+            f"but lies in {directory.parent.name}/{directory.name}"
+        )
+    return description
+
+
+def verify_digests(directory: Path, description: Description) -> None:
+    """Every file named in the description is there, and is the one that was written."""
+    for name, expected in [(f.name, f.sha256) for f in (*description.files, description.probe)]:
+        path = directory / name
+        try:
+            found = sha256_of(path)
+        except OSError as error:
+            raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
+        if found != expected:
+            raise ArtifactError(f"{path}: sha256 is {found[:12]}..., model.json says {expected[:12]}...")

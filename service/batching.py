@@ -1,0 +1,297 @@
+"""Gathers images of many callers into runs of one function. Knows nothing of HTTP or onnxruntime.
+
+A run starts the moment the function is idle and an image is there; while it is busy, images gather for
+the next one. One thread calls the function and fetches its own next batch, so that a busy event loop
+never leaves it idle. Results travel back to the event loop once per batch.
+
+    infer() -> places in the queue -> worker thread: take, run -> event loop: deliver -> infer() returns
+
+A place whose caller has gone (cancelled, out of time, disconnected) has a future that is done: it is
+skipped before it costs anything, and a run none of whose callers wait any longer is told to stop.
+"""
+
+import asyncio
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Images = NDArray[np.uint8]
+Rows = NDArray[Any]
+
+
+class QueueFullError(Exception):
+    """No room, or no hope of a run in time; `retry_after_s` says when to come back."""
+
+    def __init__(self, retry_after_s: float) -> None:
+        super().__init__(f"the queue is full; retry in {retry_after_s:.1f} s")
+        self.retry_after_s = retry_after_s
+
+
+class RunFailedError(Exception):
+    """The function raised, or returned something that is not one row per image."""
+
+
+class BatcherClosedError(Exception):
+    """The batcher takes no more work."""
+
+
+class Observer(Protocol):
+    """Told of each run from the worker thread; anything raised here is our own mistake."""
+
+    def ran(self, images: int, seconds: float) -> None: ...
+
+
+class _Nobody:
+    def ran(self, images: int, seconds: float) -> None:
+        """Observe nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    max_batch: int
+    queue_images: int
+    queue_timeout_s: float
+    stuck_after_s: float
+    buckets: tuple[int, ...] = ()  # sizes to pad to, ascending up to max_batch; empty pads nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One row per image, and where the time went."""
+
+    rows: list[Rows]
+    queue_s: float
+    run_s: float
+
+
+class _Ticket:
+    """The images of one caller; done when each has its row, or when the first thing goes wrong."""
+
+    __slots__ = ("entered", "finished", "future", "missing", "rows", "started")
+
+    def __init__(self, count: int, future: "asyncio.Future[None]", entered: float) -> None:
+        self.future = future
+        self.rows: list[Rows] = [np.empty(0)] * count
+        self.missing = count
+        self.entered = entered
+        self.started = 0.0  # when the first image entered a run
+        self.finished = 0.0
+
+    def outcome(self) -> Outcome:
+        return Outcome(self.rows, self.started - self.entered, self.finished - self.started)
+
+
+@dataclass(slots=True)
+class _Place:
+    ticket: _Ticket
+    index: int
+    image: Images
+
+
+def pad_to(buckets: Sequence[int], count: int) -> int:
+    """The smallest bucket that holds `count`; `count` itself where there are no buckets."""
+    return next((size for size in buckets if size >= count), count)
+
+
+class Batcher:
+    """One function, one thread, one bounded queue. Every method is called from the event loop."""
+
+    def __init__(
+        self,
+        run: Callable[[Images], Rows],
+        limits: Limits,
+        *,
+        terminate: Callable[[], None] = lambda: None,
+        on_stuck: Callable[[], None] = lambda: None,
+        observer: Observer | None = None,
+        clock: Callable[[], float] = time.perf_counter,
+        name: str = "batcher",
+    ) -> None:
+        self._run, self._terminate, self._on_stuck = run, terminate, on_stuck
+        self._limits, self._clock = limits, clock
+        self._observer = observer or _Nobody()
+        self._queue: deque[_Place] = deque()
+        self._running: list[_Place] = []
+        self._admitted = 0
+        self._seconds_per_image = 0.0
+        self._closed = False
+        self._changed = threading.Condition()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._work, name=name, daemon=True)
+
+    @property
+    def queued(self) -> int:
+        """Images waiting, those of callers who left included until they are skipped."""
+        return len(self._queue)
+
+    @property
+    def admitted(self) -> int:
+        """Images let in and not yet answered: being decoded, waiting or running."""
+        return self._admitted
+
+    def expected_wait_s(self) -> float:
+        """How long a new image would wait, by the pace of recent runs."""
+        return self._admitted * self._seconds_per_image
+
+    def check_room(self, count: int) -> None:
+        """Raise QueueFullError unless `count` images would be admitted now."""
+        if self._closed:
+            raise BatcherClosedError("the model is being replaced; try again")
+        wait_s = self.expected_wait_s()
+        room = self._limits.queue_images + self._limits.max_batch - self._admitted
+        if count > room or wait_s > self._limits.queue_timeout_s:
+            raise QueueFullError(wait_s)
+
+    @contextmanager
+    def admit(self, count: int) -> Iterator[None]:
+        """Hold room for `count` images from before they are decoded until they are answered."""
+        self.check_room(count)
+        self._admitted += count
+        try:
+            yield
+        finally:
+            self._admitted -= count
+
+    async def infer(
+        self, images: Sequence[Images], watch: Callable[["asyncio.Future[None]"], None] = lambda future: None
+    ) -> Outcome:
+        """Run admitted images, in as many batches as it takes. `watch` is given the future to fail early."""
+        loop = self._loop = asyncio.get_running_loop()
+        ticket = _Ticket(len(images), loop.create_future(), self._clock())
+        watch(ticket.future)
+        self._enter([_Place(ticket, index, image) for index, image in enumerate(images)])
+        try:
+            await ticket.future
+        except BaseException:
+            ticket.future.cancel()
+            self._forget_the_gone()
+            self._stop_unwanted_run()
+            raise
+        return ticket.outcome()
+
+    async def close(self) -> None:
+        """Finish what is queued, then end the thread; a thread that is stuck is left behind."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread.ident is not None:
+            await asyncio.to_thread(self._thread.join, self._limits.stuck_after_s)
+
+    def _enter(self, places: list[_Place]) -> None:
+        with self._changed:
+            if self._thread.ident is None:
+                self._thread.start()
+            self._queue.extend(places)
+            self._changed.notify()
+
+    def _forget_the_gone(self) -> None:
+        """Callers who come and leave during one long run must not pile up behind it."""
+        if len(self._queue) <= self._limits.queue_images:
+            return
+        with self._changed:
+            waiting = [place for place in self._queue if not place.ticket.future.done()]
+            self._queue.clear()
+            self._queue.extend(waiting)
+
+    # --- the end of a run nobody waits for ---
+
+    def _stop_unwanted_run(self) -> None:
+        """Called when a caller leaves: if it was the last of the current run, stop the run."""
+        with self._changed:  # held, so that the flag cannot hit the run after this one
+            batch = self._running
+            if not batch or not all(place.ticket.future.done() for place in batch):
+                return
+            self._terminate()
+        asyncio.get_running_loop().call_later(self._limits.stuck_after_s, self._check_stuck, batch)
+
+    def _check_stuck(self, batch: list[_Place]) -> None:
+        if self._running is batch:
+            self._closed = True
+            self._fail(list(self._queue), RunFailedError("the model does not come back from a run"))
+            self._on_stuck()
+
+    # --- the worker thread ---
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._running = []
+                self._changed.wait_for(lambda: self._queue or self._closed)
+                batch = self._running = self._take()
+                if not batch and self._closed and not self._queue:
+                    return
+            if batch:
+                self._run_batch(batch)
+
+    def _take(self) -> list[_Place]:
+        """The next batch: images somebody still waits for, oldest first."""
+        now, batch = self._clock(), list[_Place]()
+        late = list[_Place]()
+        while self._queue and len(batch) < self._limits.max_batch:
+            place = self._queue.popleft()
+            if place.ticket.future.done():
+                continue
+            if place.ticket.started == 0.0 and now - place.ticket.entered > self._limits.queue_timeout_s:
+                late.append(place)
+                continue
+            place.ticket.started = place.ticket.started or now
+            batch.append(place)
+        if late:
+            self._post(self._fail, late, QueueFullError(self.expected_wait_s()))
+        return batch
+
+    def _run_batch(self, batch: list[_Place]) -> None:
+        begun = self._clock()
+        try:
+            rows = self._run(self._stack(batch))
+            if len(rows) < len(batch):
+                raise RunFailedError(f"the model returned {len(rows)} rows for {len(batch)} images")
+        except BaseException as error:  # whatever a model does, the thread goes on
+            failure = (
+                error
+                if isinstance(error, RunFailedError)
+                else RunFailedError(f"{type(error).__name__}: {error}")
+            )
+            self._post(self._fail, batch, failure)
+            return
+        ended = self._clock()
+        self._keep_pace((ended - begun) / len(batch))
+        self._observer.ran(len(batch), ended - begun)
+        self._post(self._deliver, batch, rows, ended)
+
+    def _stack(self, batch: list[_Place]) -> Images:
+        padding = pad_to(self._limits.buckets, len(batch)) - len(batch)
+        return np.stack([place.image for place in batch] + [batch[-1].image] * padding)
+
+    def _keep_pace(self, seconds_per_image: float) -> None:
+        old = self._seconds_per_image
+        self._seconds_per_image = seconds_per_image if old == 0.0 else 0.8 * old + 0.2 * seconds_per_image
+
+    def _post(self, function: Callable[..., None], *arguments: object) -> None:
+        loop = self._loop
+        assert loop is not None  # set by infer() before anything is queued
+        if not loop.is_closed():
+            loop.call_soon_threadsafe(function, *arguments)
+
+    # --- back on the event loop ---
+
+    def _deliver(self, batch: list[_Place], rows: Rows, ended: float) -> None:
+        for place, row in zip(batch, rows, strict=False):  # rows of the padding are dropped
+            ticket = place.ticket
+            ticket.rows[place.index] = row
+            ticket.missing -= 1
+            if ticket.missing == 0 and not ticket.future.done():
+                ticket.finished = ended
+                ticket.future.set_result(None)
+
+    def _fail(self, places: list[_Place], error: Exception) -> None:
+        for place in places:
+            if not place.ticket.future.done():
+                place.ticket.future.set_exception(error)

@@ -1,0 +1,112 @@
+"""uvicorn's HTTP protocol, bounded: in connections, in the time and size of a request's head, in lingering.
+
+uvicorn alone lets a silent connection stay for ever, takes a head of any size, and after an early answer
+reads the rest of a body without end.
+"""
+
+import asyncio
+from dataclasses import dataclass
+from typing import ClassVar
+
+import orjson
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from service.lifecycle import DEPARTURE, Departure
+from service.problems import HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_MANY_CONNECTIONS, Kind, document
+from service.settings import Settings
+
+MAX_HEAD_BYTES = 32 * 1024
+LINGER_S = 5.0  # for a refused client to finish sending and read why it was refused
+PHRASES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    max_connections: int
+    header_timeout_s: float
+
+
+def _refusal(kind: Kind, detail: str) -> bytes:
+    body = orjson.dumps(document(kind, detail, ""))
+    retry = "retry-after: 1\r\n" if kind.status == 503 else ""
+    head = (
+        f"HTTP/1.1 {kind.status} {PHRASES[kind.status]}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+        f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+    )
+    return head.encode() + body
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """One connection with one timer: it runs while a head is awaited, and after an answer given too early."""
+
+    bounds: ClassVar[Bounds]
+    refused: ClassVar[int] = 0
+    _timer: asyncio.TimerHandle | None = None
+    _in_head = False
+    _head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.departure = Departure()
+        self._limit(self.bounds.header_timeout_s)
+        if len(self.connections) > self.bounds.max_connections:
+            self._refuse(
+                TOO_MANY_CONNECTIONS, f"at most {self.bounds.max_connections} connections are open at once"
+            )
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unlimit()
+        super().connection_lost(exc)
+        self.departure.happened()
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        super().data_received(data)
+        if self._in_head:  # a head that is not through yet: the parser gathers it without a bound
+            self._head_bytes += len(data)
+            if self._head_bytes > MAX_HEAD_BYTES:
+                self._refuse(HEADERS_TOO_LARGE, f"at most {MAX_HEAD_BYTES:,} bytes are taken")
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self.scope["extensions"] = {DEPARTURE: self.departure}  # type: ignore[dict-item]
+        self._in_head, self._head_bytes = True, 0
+        self._limit(self.bounds.header_timeout_s)
+
+    def on_headers_complete(self) -> None:
+        self._unlimit()
+        self._in_head = False
+        if not self.transport.is_closing():
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        super().on_message_complete()
+        if self.cycle.response_complete and not self.pipeline:
+            self._limit(self.timeout_keep_alive)  # the rest of a refused body is through
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.more_body and self.cycle.response_complete:
+            self._limit(LINGER_S)
+
+    def _refuse(self, kind: Kind, detail: str) -> None:
+        if not self.transport.is_closing():
+            type(self).refused += 1
+            self.transport.write(_refusal(kind, detail))
+            self.transport.close()
+
+    def _limit(self, seconds: float) -> None:
+        self._unlimit()
+        self._timer = self.loop.call_later(seconds, self.transport.close)
+
+    def _unlimit(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def bounded_protocol(settings: Settings) -> type[BoundedProtocol]:
+    """The protocol with the bounds of these settings: uvicorn creates it and passes none."""
+    bounds = Bounds(max_connections=settings.max_connections, header_timeout_s=settings.header_timeout_s)
+    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds})

@@ -1,0 +1,38 @@
+"""How many processors this process may really use: the container's quota, not the host's count."""
+
+import math
+import os
+from pathlib import Path
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+
+
+def _quota_v2(root: Path) -> float | None:
+    quota, period = (root / "cpu.max").read_text().split()[:2]
+    return None if quota == "max" else int(quota) / int(period)
+
+
+def _quota_v1(root: Path) -> float | None:
+    quota = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
+    period = int((root / "cpu" / "cpu.cfs_period_us").read_text())
+    return None if quota <= 0 else quota / period
+
+
+def quota(root: Path = CGROUP_ROOT) -> float | None:
+    """Processors granted by the control group, or None where there is no limit."""
+    for read in (_quota_v2, _quota_v1):
+        try:
+            return read(root)
+        except (OSError, ValueError):
+            continue
+    return None
+
+
+def usable_cpus(root: Path = CGROUP_ROOT) -> int:
+    """The smaller of affinity and quota, at least one.
+
+    More threads than the quota allows are throttled together: every batch then waits for the slowest.
+    """
+    affinity = len(os.sched_getaffinity(0))
+    granted = quota(root)
+    return affinity if granted is None else max(1, min(affinity, math.ceil(granted)))

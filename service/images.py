@@ -1,0 +1,176 @@
+"""Bytes to an upright RGB image, to the network's input, and from its road map to a PNG. Pure functions."""
+
+import io
+import math
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from service.artifact import Resize
+
+Pixels = NDArray[np.uint8]
+SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
+FORMATS = tuple(SIGNATURES.values())
+OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
+ORIENTATION_TAG = 0x0112
+ORIENTATION_SOURCES = frozenset({"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"})
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+OVERLAY_COLOUR = (60, 220, 110)
+
+# Our own bound is a setting and is checked before decoding; Pillow's would only warn, and on a thread.
+Image.MAX_IMAGE_PIXELS = None
+
+
+class ImageError(Exception):
+    """ImageError
+    ├── UnreadableImageError     not an image, or a damaged one
+    ├── UnsupportedFormatError   an image, but of a format that is not served
+    └── TooManyPixelsError       larger than the bound, found before decoding
+    """
+
+    index: int | None = None  # which image of several, set by whoever counts them
+
+
+class UnreadableImageError(ImageError):
+    """Not an image, or a damaged one."""
+
+
+class UnsupportedFormatError(ImageError):
+    """An image, but of a format that is not served."""
+
+
+class TooManyPixelsError(ImageError):
+    """Larger than the bound, found before decoding."""
+
+
+class Output(StrEnum):
+    MASK = "mask"
+    HEATMAP = "heatmap"
+    OVERLAY = "overlay"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a network wants: its size, and the rule that takes an image there."""
+
+    height: int
+    width: int
+    resize: Resize
+
+
+def format_of(data: bytes) -> str:
+    """The format by its first bytes: names and headers lie."""
+    for signature, name in SIGNATURES.items():
+        if data.startswith(signature):
+            return name
+    if data.startswith(OTHER_SIGNATURES) or data[4:8] == b"ftyp":
+        raise UnsupportedFormatError(f"the image is not one of {', '.join(FORMATS)}")
+    raise UnreadableImageError("the data does not begin like an image")
+
+
+def open_header(data: bytes, max_pixels: int) -> Image.Image:
+    """The image with its size known and checked; its pixels are not decoded yet."""
+    if not data:
+        raise UnreadableImageError("the image is empty")
+    name = format_of(data)
+    try:
+        image = Image.open(io.BytesIO(data), formats=(name,))
+    except Exception as error:  # Pillow raises eight kinds and more on bad files
+        raise UnreadableImageError(f"the {name} header cannot be read") from error
+    if image.width * image.height > max_pixels:
+        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+    return image
+
+
+def upright_rgb(image: Image.Image) -> Image.Image:
+    """First frame, upright, RGB: alpha over white, 16 bits scaled, CMYK converted."""
+    try:
+        image.load()
+        turn = UPRIGHT.get(_orientation(image))
+        rgb = _rgb(image)
+    except Exception as error:
+        raise UnreadableImageError("the image is damaged") from error
+    return rgb if turn is None else rgb.transpose(turn)
+
+
+def _orientation(image: Image.Image) -> int:
+    if image.info.keys().isdisjoint(ORIENTATION_SOURCES):
+        return 1
+    return int(image.getexif().get(ORIENTATION_TAG, 1))
+
+
+def _grey_of_16_bits(image: Image.Image) -> Image.Image:
+    """The high byte, which is what Pillow itself keeps of 16-bit colour; the transparent value is white."""
+    wide = np.asarray(image).astype(np.int64)
+    grey = (wide >> 8).clip(0, 255).astype(np.uint8)
+    grey[wide == image.info.get("transparency", -1)] = 255
+    return Image.fromarray(grey)
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    if image.mode.startswith("I"):
+        return _grey_of_16_bits(image).convert("RGB")
+    if image.has_transparency_data:
+        rgba = image.convert("RGBA")
+        white = Image.new("RGBA", rgba.size, "white")
+        return Image.alpha_composite(white, rgba).convert("RGB")
+    return image if image.mode == "RGB" else image.convert("RGB")
+
+
+def fit(rgb: Image.Image, target: Target) -> Pixels:
+    """The network's input, uint8 [height, width, 3]; an image already of that size is untouched."""
+    if target.resize is Resize.CENTRE_SQUARE and rgb.width != rgb.height:
+        rgb = rgb.crop(_centre_square(rgb.width, rgb.height))
+    if rgb.size != (target.width, target.height):
+        rgb = rgb.resize((target.width, target.height), Image.Resampling.BILINEAR)
+    return np.frombuffer(rgb.tobytes(), np.uint8).reshape(target.height, target.width, 3)
+
+
+def _centre_square(width: int, height: int) -> tuple[int, int, int, int]:
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def decode(data: bytes, max_pixels: int) -> Image.Image:
+    """Bytes to an upright RGB image."""
+    return upright_rgb(open_header(data, max_pixels))
+
+
+def enlarge(road: Pixels, size: tuple[int, int]) -> Image.Image:
+    """The network's map at (width, height) of the upright upload."""
+    return Image.fromarray(road).resize(size, Image.Resampling.BILINEAR)
+
+
+def mask_of(heatmap: Image.Image, threshold: float) -> Image.Image:
+    """255 where the value reaches ceil(255 * threshold), else 0."""
+    level = math.ceil(255 * threshold)
+    return heatmap.point([255 if value >= level else 0 for value in range(256)])
+
+
+def road_fraction(mask: Image.Image) -> float:
+    return mask.histogram()[255] / (mask.width * mask.height)
+
+
+def overlay(rgb: Image.Image, mask: Image.Image) -> Image.Image:
+    """The photo with half of the overlay colour mixed in where there is road."""
+    tinted = Image.blend(rgb, Image.new("RGB", rgb.size, OVERLAY_COLOUR), 0.5)
+    return Image.composite(tinted, rgb, mask)
+
+
+def png(image: Image.Image) -> bytes:
+    """Encoded fast rather than small: the client is waiting."""
+    stream = io.BytesIO()
+    image.save(stream, "PNG", compress_level=1)
+    return stream.getvalue()

@@ -1,0 +1,233 @@
+"""The models directory as served: which version of which name, what was refused, and how one replaces another."""
+
+import asyncio
+import logging
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from service.artifact import NAME_PATTERN, ArtifactError, Task
+from service.batching import Batcher, Limits, Observer
+from service.models import Model, load_model
+from service.session import DeviceUnavailableError
+from service.settings import Settings
+
+log = logging.getLogger("service.registry")
+VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
+
+
+class NothingToServeError(Exception):
+    """No model could be loaded at the start."""
+
+
+class UnknownModelError(Exception):
+    """No model of that name is served."""
+
+
+class WrongTaskError(Exception):
+    """The model asked for does something else."""
+
+
+class NoDefaultError(Exception):
+    """Several models, or none, could serve this, and no setting chooses."""
+
+
+@dataclass(eq=False)
+class Serving:
+    """A model with its queue, and the requests that hold on to it."""
+
+    model: Model
+    batcher: Batcher
+    leases: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @contextmanager
+    def lease(self) -> Iterator["Serving"]:
+        """While leased, the model stays loaded even when a newer one has taken its place."""
+        self.leases += 1
+        self.idle.clear()
+        try:
+            yield self
+        finally:
+            self.leases -= 1
+            if self.leases == 0:
+                self.idle.set()
+
+    async def retire(self) -> None:
+        """Let the requests that hold the model finish, then end its thread."""
+        while self.leases:
+            await self.idle.wait()
+        await self.batcher.close()
+
+
+def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
+    """NAME -> versions, highest first. Anything not named like an artifact is not one."""
+    found: dict[str, list[int]] = {}
+    for directory in models_dir.iterdir():
+        if NAME_PATTERN.fullmatch(directory.name) and directory.is_dir():
+            versions = [
+                int(v.name) for v in directory.iterdir() if VERSION_PATTERN.fullmatch(v.name) and v.is_dir()
+            ]
+            if versions:
+                found[directory.name] = sorted(versions, reverse=True)
+    return found
+
+
+@dataclass(frozen=True)
+class Refusal:
+    name: str
+    version: int
+    reason: str
+
+
+class Registry:
+    """Loads at the start, rescans on demand; a broken version is refused and the old one goes on."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        observer: Callable[[str], Observer | None] = lambda _: None,
+        on_stuck: Callable[[], None] = lambda: None,
+        load: Callable[[Path, Settings], Model] = load_model,
+    ) -> None:
+        self._settings, self._observer, self._on_stuck, self._load = settings, observer, on_stuck, load
+        self._serving: dict[str, Serving] = {}
+        self._required: set[str] = set()  # names that must be served for the service to be ready
+        self._rescanning = asyncio.Lock()
+        self._retiring: set[asyncio.Task[None]] = set()
+        self.refused: list[Refusal] = []
+
+    # --- finding a model ---
+
+    def serving(self) -> list[Serving]:
+        return [self._serving[name] for name in sorted(self._serving)]
+
+    def missing(self) -> list[str]:
+        """Names that should be served and are not."""
+        return sorted(self._required - self._serving.keys())
+
+    def get(self, name: str) -> Serving:
+        try:
+            return self._serving[name]
+        except KeyError:
+            known = ", ".join(sorted(self._serving)) or "none"
+            raise UnknownModelError(f"no model {name[:80]!r}; served are: {known}") from None
+
+    def resolve(self, task: Task, name: str = "") -> Serving:
+        """The model of that name, or the default of the task."""
+        if name:
+            serving = self.get(name)
+            if serving.model.description.task is not task:
+                raise WrongTaskError(f"{name} does {serving.model.description.task}, not {task}")
+            return serving
+        return self._default(task)
+
+    def _default(self, task: Task) -> Serving:
+        chosen = {
+            Task.CLASSIFICATION: self._settings.default_classifier,
+            Task.SEGMENTATION: self._settings.default_segmenter,
+        }[task]
+        if chosen:
+            return self.resolve(task, chosen)
+        able = [name for name, s in self._serving.items() if s.model.description.task is task]
+        if len(able) != 1:
+            raise NoDefaultError(
+                f"{len(able)} models do {task}; name one with ?model= ({', '.join(sorted(able)) or 'none'})"
+            )
+        return self._serving[able[0]]
+
+    # --- loading ---
+
+    def start(self) -> None:
+        """Load the highest version of every name that can be; NothingToServeError where none can."""
+        try:
+            on_disk = versions_on_disk(self._settings.models_dir)
+        except OSError as error:
+            raise NothingToServeError(
+                f"models directory {self._settings.models_dir}: {error.strerror}"
+            ) from error
+        self._required = set(on_disk)
+        for name, versions in on_disk.items():
+            if loaded := self._best_of(name, versions, None, DeviceUnavailableError):
+                self._serving[name] = self._serve(loaded)
+        if not self._serving:
+            reasons = (
+                "; ".join(refusal.reason for refusal in self.refused) or "it holds no NAME/VERSION directory"
+            )
+            raise NothingToServeError(f"models directory {self._settings.models_dir}: {reasons}")
+
+    async def rescan(self) -> None:
+        """Bring what is served in line with the directory; whatever goes wrong, what is served goes on."""
+        async with self._rescanning:
+            try:
+                on_disk = versions_on_disk(self._settings.models_dir)
+            except OSError as error:
+                log.error("models directory cannot be read; nothing changed", extra={"reason": str(error)})
+                return
+            self.refused = []
+            for name in self._serving.keys() - on_disk.keys():
+                self._replace(name, None)
+            for name, versions in on_disk.items():
+                await self._rescan_one(name, versions)
+
+    async def _rescan_one(self, name: str, versions: list[int]) -> None:
+        current = self._serving.get(name)
+        old = current.model if current else None
+        new = await asyncio.to_thread(self._best_of, name, versions, old)
+        if new is not None and new is not old:
+            self._replace(name, self._serve(new))
+
+    def _best_of(
+        self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()
+    ) -> Model | None:
+        """The highest version that loads; the current one is not loaded again."""
+        for version in versions:
+            if current is not None and current.description.version == version:
+                return current
+            try:
+                return self._load(self._settings.models_dir / name / str(version), self._settings)
+            except fatal:
+                raise
+            except (ArtifactError, DeviceUnavailableError) as error:
+                log.error("version refused", extra={"model": name, "version": version, "reason": str(error)})
+                self.refused.append(Refusal(name, version, str(error)))
+        return None
+
+    def _serve(self, model: Model) -> Serving:
+        limits = Limits(
+            max_batch=model.max_batch,
+            queue_images=self._settings.queue_images,
+            queue_timeout_s=self._settings.queue_timeout_s,
+            stuck_after_s=self._settings.stuck_after_s,
+            buckets=model.buckets,
+        )
+        name = model.description.name
+        batcher = Batcher(
+            model.session.run,
+            limits,
+            terminate=model.session.terminate,
+            on_stuck=self._on_stuck,
+            observer=self._observer(name),
+            name=f"session-{name}",
+        )
+        return Serving(model, batcher)
+
+    def _replace(self, name: str, new: Serving | None) -> None:
+        """Requests from now on see the new model; those that hold the old one finish on it."""
+        old = self._serving.pop(name, None)
+        self._required.discard(name)
+        if new is not None:
+            self._serving[name] = new
+            self._required.add(name)
+        if old is not None:
+            log.info("model replaced" if new else "model removed", extra={"model": name})
+            task = asyncio.get_running_loop().create_task(old.retire())
+            self._retiring.add(task)
+            task.add_done_callback(self._retiring.discard)
+
+    async def close(self) -> None:
+        """Finish everything that was accepted and end every thread."""
+        await asyncio.gather(*(serving.retire() for serving in self._serving.values()), *self._retiring)

@@ -1,0 +1,104 @@
+"""The process: signals, draining, and the end of a process that is stuck."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import signal
+import sys
+from collections.abc import Callable, Coroutine, Iterator
+
+import uvicorn
+from fastapi import FastAPI
+
+from service.connections import bounded_protocol
+from service.lifecycle import Lifecycle
+from service.registry import Registry
+from service.settings import Settings
+
+EXIT_STUCK = 70
+STUCK_NOTICE_S = 1.0  # for /readyz to be seen and the other answers to leave
+SWITCH_INTERVAL_S = 0.001  # the session thread needs the interpreter briefly and at once, between runs
+log = logging.getLogger("service.server")
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server with our own signals: SIGTERM drains first, SIGHUP rescans, exit code 0."""
+
+    def __init__(
+        self, config: uvicorn.Config, settings: Settings, lifecycle: Lifecycle, registry: Registry
+    ) -> None:
+        super().__init__(config)
+        self._settings, self._lifecycle, self._registry = settings, lifecycle, registry
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Handlers on the loop instead of uvicorn's, which would end the process by the signal itself."""
+        loop = asyncio.get_running_loop()
+        handlers = {
+            signal.SIGTERM: self._drain,
+            signal.SIGINT: self._drain,
+            signal.SIGHUP: self._registry.rescan,
+        }
+        for number, work in handlers.items():
+            loop.add_signal_handler(number, self._spawn, work)
+        try:
+            yield
+        finally:
+            for number in handlers:
+                loop.remove_signal_handler(number)
+
+    def _spawn(self, work: Callable[[], Coroutine[None, None, None]]) -> None:
+        task = asyncio.get_running_loop().create_task(work())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _drain(self) -> None:
+        """Refuse new work but listen on, finish what was accepted, then stop. A second signal stops now."""
+        if self._lifecycle.draining:
+            self.should_exit = self.force_exit = True
+            return
+        log.info("draining", extra={"accepted": self._lifecycle.accepted})
+        self._lifecycle.draining = True
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(self._settings.drain_timeout_s):
+                await asyncio.sleep(self._settings.drain_notice_s)
+                await self._lifecycle.finished()
+        self.should_exit = True
+
+
+def exit_stuck() -> None:
+    """End the process for its supervisor to restart: a thread that does not come back cannot be mended."""
+    log.critical("a run does not end; exiting", extra={"exit_code": EXIT_STUCK})
+    asyncio.get_running_loop().call_later(STUCK_NOTICE_S, _leave)
+
+
+def _leave() -> None:
+    sys.stderr.flush()
+    os._exit(EXIT_STUCK)  # not sys.exit: it would wait for the very thread
+
+
+def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    return uvicorn.Config(
+        app,
+        host=settings.host,
+        port=settings.port,
+        loop="uvloop",
+        http=bounded_protocol(settings),
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # whole seconds are not required
+        timeout_graceful_shutdown=2,  # accepted work is through by now: this is for connections to close
+        lifespan="on",
+    )
+
+
+def serve(app: FastAPI, settings: Settings) -> None:
+    """Serve until told to stop."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    server = Server(configuration(app, settings), settings, app.state.lifecycle, app.state.registry)
+    server.run()
