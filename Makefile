@@ -7,7 +7,7 @@ VENV_SERVE ?= .venv-serve
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-browser stress lint format verify check-gpu-install check-monitoring clean
+.PHONY: help serve test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -40,6 +40,16 @@ ifeq ($(ARTIFACTS),)
 else
 	$(VENV)/bin/python -m export verify $(ARTIFACTS)
 endif
+
+check-image: $(VENV)/.installed  ## build and start the CPU image's contents, without Docker
+	$(VENV)/bin/python -m tests.packaging.service_image cpu
+
+check-gpu-install: $(VENV)/.installed  ## the same with the real GPU extra (downloads gigabytes)
+	$(VENV)/bin/python -m tests.packaging.service_image gpu
+
+check-monitoring:  ## Prometheus's own check of its configuration and alerts
+	@command -v promtool >/dev/null || { echo "promtool is missing. On Debian: apt install prometheus"; exit 1; }
+	promtool check config docker/monitoring/prometheus.yml
 
 clean:  ## remove the environments and caches
 	rm -rf $(VENV) $(VENV_SERVE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
