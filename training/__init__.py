@@ -1,0 +1,1 @@
+"""Builds and trains hypercomplex residual networks: algebra -> layers -> network -> loop."""

@@ -1,0 +1,92 @@
+"""A whole training run: epochs, progress, checkpoints, and going on where it stopped."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import run as runs
+from .batches import read_data
+from .checkpoint import read_tensors, write_tensors
+from .curves import draw_curves
+from .errors import UserError
+from .progress import EpochProgress
+from .ranks import Ranks
+from .recipes import Recipe, as_json
+from .trainer import Trainer
+
+
+def fit(
+    recipe: Recipe,
+    data: Path,
+    run: Path,
+    *,
+    seed: int,
+    device: torch.device,
+    compiled: bool,
+    resume: bool,
+    ranks: Ranks,
+) -> None:
+    """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch."""
+    if recipe.batch_size % ranks.size:
+        raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
+    config = runs.new_config(recipe, seed)
+    _open(run, config, resume=resume, ranks=ranks)
+    trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
+    rows = _restore(trainer, run) if resume and (run / runs.STATE).exists() else []
+    for epoch in range(len(rows), recipe.epochs):
+        rows.append(_epoch(trainer, epoch, verbose=ranks.first))
+        if ranks.first:
+            _save(trainer, run, rows)
+        ranks.wait()
+    if ranks.first:
+        write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+
+
+def _open(run: Path, config: runs.RunConfig, *, resume: bool, ranks: Ranks) -> None:
+    if (run / runs.CONFIG).exists():
+        if not resume:
+            raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
+        if changed := runs.differences(config, runs.read_config(run)):
+            raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
+    elif ranks.first:
+        try:
+            run.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"{run} cannot be made ({error.strerror}): name another --out") from error
+        runs.write_config(run, config)
+
+
+def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:
+    recipe, started = trainer.recipe, time.monotonic()
+    count = trainer.data.steps() * recipe.batch_size
+    with EpochProgress(epoch, recipe.epochs, count, recipe.network.task, shown=verbose) as progress:
+        row = {"epoch": epoch + 1, **trainer.train_epoch(epoch, progress.update)}
+        row["images_per_second"] = count / (time.monotonic() - started)
+        validation = trainer.validate()
+        if validation is not None:
+            row["validation_score"] = validation
+        progress.finish(row)
+    return row
+
+
+def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
+    """The state last: it is what says that the epoch is done."""
+    scores = [row["validation_score"] for row in rows if "validation_score" in row]
+    if scores and scores[-1] == min(scores):
+        write_tensors(run / runs.BEST, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+    runs.write_metrics(run, rows)
+    write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
+    draw_curves(rows, trainer.recipe, run / runs.CURVES)
+
+
+def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:
+    tensors, meaning = read_tensors(run / runs.STATE)
+    trainer.restore(tensors, meaning["step"])
+    rows: list[dict[str, Any]] = meaning["rows"]
+    return rows
+
+
+def _meaning(trainer: Trainer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"recipe": as_json(trainer.recipe), "seed": trainer.seed, "epoch": rows[-1]["epoch"]}

@@ -1,0 +1,191 @@
+"""Recipes: named functions that return a frozen, validated configuration of a whole training run.
+
+`paper-*` recipes follow the paper's text. What it leaves out comes from its authors' published code: 200
+epochs, batch 32 (CIFAR) or 8 (KITTI), L2 1e-4 on kernels (a decay of 2e-4, since the penalty's gradient is
+2 x 1e-4 w), shifts of up to 1/8 and flips. The others are ours: the same networks in a fraction of the time.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Literal
+
+from .errors import UserError
+from .kitti import HOLDOUT
+from .network import NetworkConfig
+from .schedule import OneCycle, Schedule, Steps
+
+Dataset = Literal["cifar10", "cifar100", "kitti-road"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Augmentation:
+    shift_pixels: int = 4  # classification: reflected crops
+    flip: Literal["none", "random", "alternate"] = "alternate"
+    scale: float = 0.0  # segmentation: sizes change by exp(+-scale)
+    shift: float = 0.0  # segmentation: of the frame's size
+    colour: float = 0.0  # segmentation: strength of exposure, gamma and white balance
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """One training run, but for its seed."""
+
+    name: str
+    summary: str
+    dataset: Dataset
+    network: NetworkConfig
+    epochs: int
+    batch_size: int
+    schedule: Schedule
+    weight_decay: float  # on kernels only, never on gamma, beta or biases
+    augmentation: Augmentation = field(default_factory=Augmentation)
+    label_smoothing: float = 0.0
+    momentum: float = 0.9  # Nesterov's
+    clip_norm: float = 1.0
+    ema_decay: float = 0.999  # 0 keeps the last weights instead
+    holdout: int = 0  # classification: last images of the training set; segmentation: of each category
+    repeats: int = 1  # how often an epoch visits each training image
+    height: int = 32
+    width: int = 32
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "clip_norm", "height", "width", "repeats"):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
+        if not (0 <= self.ema_decay < 1 and 0 <= self.label_smoothing < 1 and 0 <= self.momentum < 1):
+            raise ValueError("ema_decay, label_smoothing and momentum must lie within [0, 1)")
+        if self.weight_decay < 0 or self.holdout < 0:
+            raise ValueError("weight_decay and holdout must not be negative")
+        if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
+            raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
+
+
+def _cifar_fast(
+    algebra: str, dataset: Dataset, classes: int, *, deep: bool = False, holdout: int = 0
+) -> Recipe:
+    network = NetworkConfig(algebra=algebra, classes=classes, depth=10 if deep else 2)
+    kind = "deep" if deep else "shallow"
+    held = f", the last {holdout:,} training images held out" if holdout else ""
+    return Recipe(
+        name=_name(dataset, algebra, "deep" if deep else "", "holdout" if holdout else ""),
+        summary=f"{kind} {algebra} network on {dataset.upper()}, one cycle{held}",
+        dataset=dataset,
+        network=network,
+        epochs=60,
+        batch_size=128,
+        schedule=OneCycle(peak=0.2),
+        weight_decay=2e-4,
+        holdout=holdout,
+    )
+
+
+def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -> Recipe:
+    return Recipe(
+        name=_name("paper", dataset, algebra, "deep" if deep else ""),
+        summary=f"the paper's procedure: {'deep' if deep else 'shallow'} {algebra} network on {dataset.upper()}",
+        dataset=dataset,
+        network=NetworkConfig(algebra=algebra, classes=classes, depth=10 if deep else 2),
+        epochs=200,  # from the authors' code
+        batch_size=32,  # from the authors' code
+        schedule=Steps(rates=((0, 0.01), (10, 0.1), (120, 0.01), (150, 0.001))),
+        weight_decay=2e-4,  # from the authors' code
+        augmentation=Augmentation(shift_pixels=4, flip="random"),  # from the authors' code
+        ema_decay=0.0,
+    )
+
+
+ROAD_DILATIONS = (1, 2, 4, 8, 4, 2)
+
+
+def _road_fast(algebra: str) -> Recipe:
+    return Recipe(
+        name=_name("kitti-road", algebra),
+        summary=f"whitening {algebra} road network, dilated, last {HOLDOUT} frames of each category held out",
+        dataset="kitti-road",
+        network=NetworkConfig(algebra=algebra, task="segmentation", dilations=ROAD_DILATIONS),
+        epochs=60,
+        batch_size=4,
+        schedule=OneCycle(peak=0.1),
+        weight_decay=2e-4,
+        augmentation=Augmentation(flip="random", scale=0.25, shift=0.1, colour=0.4),
+        ema_decay=0.99,
+        holdout=HOLDOUT,
+        height=93,
+        width=310,
+    )
+
+
+def _road_paper(algebra: str) -> Recipe:
+    return Recipe(
+        name=_name("paper", "kitti-road", algebra),
+        summary=f"the paper's procedure: {algebra} road network without whitening",
+        dataset="kitti-road",
+        network=NetworkConfig(algebra=algebra, task="segmentation", whiten=False),
+        epochs=200,  # from the authors' code
+        batch_size=8,  # from the authors' code
+        schedule=Steps(
+            rates=((0, 0.01), (10, 0.1), (50, 0.01), (100, 0.001), (150, 0.0001))
+        ),  # 50: their code
+        weight_decay=2e-4,  # from the authors' code
+        augmentation=Augmentation(flip="random", scale=0.2, shift=0.2),  # from the authors' code
+        ema_decay=0.0,
+        holdout=HOLDOUT,  # theirs drew validation frames at random from the training folder
+        height=93,
+        width=310,
+    )
+
+
+def _name(*parts: str) -> str:
+    return "-".join(part for part in parts if part)
+
+
+def _all() -> dict[str, Callable[[], Recipe]]:
+    builders: list[Callable[[], Recipe]] = []
+    algebras = ("quaternion", "complex", "real", "octonion")
+    sets: tuple[tuple[Dataset, int], ...] = (("cifar10", 10), ("cifar100", 100))
+    for dataset, classes in sets:
+        for algebra in algebras:
+            for deep in (False, True):
+                builders.append(partial(_cifar_fast, algebra, dataset, classes, deep=deep))
+        for algebra in algebras[:3]:
+            for deep in (False, True):
+                builders.append(partial(_cifar_paper, algebra, dataset, classes, deep=deep))
+    builders.append(partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000))
+    builders += [partial(_road_fast, algebra) for algebra in algebras]
+    builders += [partial(_road_paper, algebra) for algebra in algebras[:3]]
+    return {build().name: build for build in builders}
+
+
+RECIPES = _all()
+
+
+def find_recipe(name: str) -> Recipe:
+    if name not in RECIPES:
+        raise UserError(f"recipe {name!r} is unknown: `python -m training recipes` lists them")
+    return RECIPES[name]()
+
+
+def as_json(recipe: Recipe) -> dict[str, Any]:
+    """A recipe as plain data; `from_json` takes it back."""
+    data = dataclasses.asdict(recipe)
+    data["schedule"]["kind"] = type(recipe.schedule).__name__
+    return data
+
+
+def from_json(data: dict[str, Any]) -> Recipe:
+    fields = dict(data)
+    augmentation = Augmentation(**fields.pop("augmentation"))
+    schedule = dict(fields.pop("schedule"))
+    kind = {"OneCycle": OneCycle, "Steps": Steps}[schedule.pop("kind")]
+    if "rates" in schedule:
+        schedule["rates"] = tuple((int(start), float(rate)) for start, rate in schedule["rates"])
+    network = dict(fields.pop("network"))
+    network["dilations"] = tuple(network["dilations"])
+    return Recipe(
+        **fields,
+        schedule=kind(**schedule),
+        network=NetworkConfig(**network),
+        augmentation=augmentation,
+    )

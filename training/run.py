@@ -1,0 +1,102 @@
+"""A run directory: what was run, how it went, and where it can go on.
+
+config.json             recipe, seed, versions, commit
+metrics.jsonl           one line an epoch
+state.safetensors       everything needed to resume
+checkpoint.safetensors  the final weights (their moving average, where the recipe keeps one)
+best.safetensors        the best weights, only where the recipe holds out a split
+curves.png              loss and score by epoch
+"""
+
+import json
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .checkpoint import read_tensors, write_bytes
+from .errors import UserError
+from .network import Network
+from .recipes import Recipe, as_json, from_json
+
+CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.safetensors"
+CHECKPOINT, BEST, CURVES = "checkpoint.safetensors", "best.safetensors", "curves.png"
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    recipe: Recipe
+    seed: int
+    commit: str
+    versions: dict[str, str]
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "recipe": as_json(self.recipe),
+            "seed": self.seed,
+            "commit": self.commit,
+            "versions": self.versions,
+        }
+
+
+def new_config(recipe: Recipe, seed: int) -> RunConfig:
+    versions = {"python": platform.python_version(), "torch": torch.__version__}
+    return RunConfig(recipe, seed, current_commit(), versions)
+
+
+def write_config(run: Path, config: RunConfig) -> None:
+    write_bytes(run / CONFIG, (json.dumps(config.as_json(), indent=2) + "\n").encode())
+
+
+def read_config(run: Path) -> RunConfig:
+    path = run / CONFIG
+    try:
+        data = json.loads(path.read_text())
+        return RunConfig(from_json(data["recipe"]), data["seed"], data["commit"], data["versions"])
+    except OSError as error:
+        raise UserError(f"{path} cannot be read ({error.strerror}): is {run} a run directory?") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{path} is not a configuration of this version ({error})") from error
+
+
+def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
+    """Names of recipe fields and seed in which two runs differ, with both values."""
+    mine = {**as_json(ours.recipe), "seed": ours.seed}
+    other = {**as_json(theirs.recipe), "seed": theirs.seed}
+    return [f"{key}: {other.get(key)!r} -> {mine[key]!r}" for key in mine if mine[key] != other.get(key)]
+
+
+def read_metrics(run: Path) -> list[dict[str, Any]]:
+    path = run / METRICS
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def write_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
+    write_bytes(run / METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
+
+
+def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]:
+    """The finished network of a run, in evaluation mode."""
+    config = read_config(run)
+    tensors, meaning = read_tensors(run / name)
+    network = Network(from_json(meaning["recipe"]).network)
+    network.load_state_dict(tensors)
+    return network.eval(), config
+
+
+def current_commit() -> str:
+    """The commit this program was run from, marked where files differ from it."""
+    try:
+        where = Path(__file__).parent
+        commit = _git(where, "rev-parse", "--short=12", "HEAD")
+        return commit + ("-modified" if _git(where, "status", "--porcelain", "--", "..") else "")
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
+def _git(where: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=where, check=True, capture_output=True, text=True)
+    return done.stdout.strip()

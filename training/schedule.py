@@ -1,0 +1,41 @@
+"""Learning rates as functions of how far the run is."""
+
+import math
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class OneCycle:
+    """Straight up to `peak`, then down a half cosine to nothing."""
+
+    peak: float
+    warm_up: float = 0.15  # of the whole run
+
+    def __post_init__(self) -> None:
+        if not (self.peak > 0 and 0 < self.warm_up < 1):
+            raise ValueError(f"peak {self.peak} must be positive and warm_up {self.warm_up} within (0, 1)")
+
+    def rate(self, epoch: float, epochs: int) -> float:
+        """The rate at `epoch`, a fraction counted from 0, of a run of `epochs`."""
+        progress = epoch / epochs
+        if progress < self.warm_up:
+            return self.peak * (0.04 + 0.96 * progress / self.warm_up)
+        return self.peak * 0.5 * (1 + math.cos(math.pi * (progress - self.warm_up) / (1 - self.warm_up)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Constant from each named epoch on: ((0, 0.01), (10, 0.1), ...)."""
+
+    rates: tuple[tuple[int, float], ...]
+
+    def __post_init__(self) -> None:
+        starts = [start for start, _ in self.rates]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"steps must start at epoch 0 and rise, not {starts}")
+
+    def rate(self, epoch: float, epochs: int) -> float:  # noqa: ARG002 - the same call for every schedule
+        return next(rate for start, rate in reversed(self.rates) if epoch >= start)
+
+
+Schedule = OneCycle | Steps

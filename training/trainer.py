@@ -1,0 +1,142 @@
+"""One epoch of training, and the state that it carries to the next."""
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from .batches import Batch, Data
+from .ema import Average
+from .errors import UserError
+from .network import Network
+from .ranks import Ranks
+from .recipes import Recipe
+
+CHECK_EVERY = 50  # steps between looks at the loss, each of which waits for the device
+Progress = Callable[[int, float, float], None]  # images seen, mean loss, mean score, since the epoch began
+
+
+class Trainer:
+    """Network, moving average and optimiser of a run; `state` and `restore` carry all three."""
+
+    def __init__(
+        self, recipe: Recipe, seed: int, data: Data, device: torch.device, *, compiled: bool, ranks: Ranks
+    ):
+        self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
+        torch.manual_seed(seed)
+        self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)
+        self.average = Average(self.network, recipe.ema_decay) if recipe.ema_decay else None
+        self.optimiser = torch.optim.SGD(
+            parameter_groups(self.network, recipe.weight_decay),
+            lr=0.0,
+            momentum=recipe.momentum,
+            nesterov=True,
+            fused=True,
+        )
+        model: nn.Module = DistributedDataParallel(self.network) if ranks.size > 1 else self.network
+        self._model = torch.compile(model, dynamic=False) if compiled else model
+        self.step = 0
+
+    def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
+        """Train on one pass of the data; mean loss, score (error, or 1 - IoU) and last learning rate."""
+        self.network.train()
+        steps, losses, score = self.data.steps(), [], torch.zeros(2, dtype=torch.double, device=self.device)
+        rate = 0.0
+        for i, batch in enumerate(self.data.epoch(epoch, self.seed)):
+            rate = self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs)
+            loss, batch_score = self._train_step(batch, rate)
+            losses.append(loss)
+            score += batch_score
+            if (i + 1) % CHECK_EVERY == 0 or i + 1 == steps:
+                mean = self._mean_finite(losses, rate)
+                progress((i + 1) * self.recipe.batch_size, mean, _ratio(score))
+        return {"loss": self._mean_finite(losses, rate), "score": _ratio(score), "rate": rate}
+
+    def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
+        inputs, truth = (self.ranks.share(part).to(self.device, non_blocking=True) for part in batch)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate
+        self.optimiser.zero_grad(set_to_none=True)
+        logits = self._model(inputs)
+        loss = self.data.loss(logits, truth)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip_norm)
+        self.optimiser.step()
+        self.step += 1
+        if self.average:
+            self.average.update(self.step)
+        return loss.detach(), self.data.score(logits.detach(), truth)
+
+    def _mean_finite(self, losses: list[Tensor], rate: float) -> float:
+        values = torch.stack(losses)
+        bad = (~values.isfinite()).nonzero()
+        if len(bad):
+            step = self.step - len(losses) + int(bad[0]) + 1
+            raise UserError(
+                f"the loss is {values[bad[0]].item()} at step {step} (learning rate {rate:.4g}): "
+                "try a lower learning rate, a longer warm-up or a smaller clip_norm"
+            )
+        return float(values.mean())
+
+    @property
+    def evaluated(self) -> Network:
+        """The weights that are scored and shipped."""
+        return self.average.network if self.average else self.network  # type: ignore[return-value]
+
+    def validate(self) -> float | None:
+        """Score on the held-out split, where there is one."""
+        batches = self.data.validation()
+        return None if batches is None else score_of(self.evaluated, batches, self.data.score, self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        if self.average:
+            tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            if parameter in self.optimiser.state:
+                tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
+        return tensors
+
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+
+        self.network.load_state_dict(part("network."))
+        if self.average:
+            self.average.network.load_state_dict(part("average."))
+        momentum = part("momentum.")
+        for name, parameter in self.network.named_parameters():
+            buffer: Any = torch.empty_like(parameter).copy_(momentum[name])
+            self.optimiser.state[parameter]["momentum_buffer"] = buffer
+        self.step = step
+
+
+def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+    """Decay on kernels; none on gamma, beta and biases."""
+    named = list(network.named_parameters())
+    kernels = [p for name, p in named if name.endswith("weight")]
+    others = [p for name, p in named if not name.endswith("weight")]
+    return [{"params": kernels, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+@torch.no_grad()
+def score_of(
+    network: nn.Module,
+    batches: Iterator[Batch],
+    score: Callable[[Tensor, Tensor], Tensor],
+    device: torch.device,
+) -> float:
+    """The pooled score of a network in evaluation mode."""
+    network.eval()
+    total = torch.zeros(2, dtype=torch.double, device=device)
+    for inputs, truth in batches:
+        total += score(network(inputs.to(device)), truth.to(device))
+    return _ratio(total)
+
+
+def _ratio(score: Tensor) -> float:
+    wrong, total = score.tolist()
+    return wrong / total if total else math.nan
