@@ -12,6 +12,7 @@ ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
 
+serve: export QUATSERVE_LOG_FORMAT ?= text
 serve: $(VENV_SERVE)/.installed  ## serve models/ at http://localhost:8000, on the CPU
 	@$(VENV_SERVE)/bin/python -m service
 

@@ -1,6 +1,7 @@
-"""A service process of our own on a free port: started, awaited, and stopped as a supervisor would."""
+"""A service process of our own: started on a free port, awaited, and stopped as a supervisor would."""
 
 import json
+import os
 import signal
 import socket
 import subprocess
@@ -30,17 +31,27 @@ def free_port() -> int:
 
 
 @contextmanager
-def running(command: Sequence[str], *, cwd: Path) -> Iterator[Running]:
-    """`command` with a port appended, once it is ready. It must end with exit code 0 when told to stop."""
+def running(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    stop: signal.Signals = signal.SIGTERM,
+    exit_code: int = 0,
+    **settings: str,
+) -> Iterator[Running]:
+    """`command` once it is ready; told to stop, it must end with the exit code."""
     port = free_port()
-    process = subprocess.Popen([*command, "--port", str(port)], cwd=cwd)
+    environment = os.environ | {"QUATSERVE_PORT": str(port)} | settings
+    # A group of its own, which is what a terminal interrupts.
+    process = subprocess.Popen(command, cwd=cwd, env=environment, start_new_session=True)
     try:
         yield Running(port, _readiness(process, port))
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(STOPPED_WITHIN_S) == 0
+        os.killpg(process.pid, stop)
+        assert process.wait(STOPPED_WITHIN_S) == exit_code
     finally:
-        process.kill()
-        process.wait()
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
 
 def _readiness(process: "subprocess.Popen[bytes]", port: int) -> dict[str, Any]:

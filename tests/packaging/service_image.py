@@ -38,10 +38,13 @@ def build(runtime: str, work: Path) -> Path:
     source, installed = work / "src", work / "quatserve"
     source.mkdir()
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "RUNTIME": runtime, "PIP_QUIET": "1"}
     stage = ""
     for instruction, value in steps():
         if instruction == "FROM":
             stage = value.partition(" AS ")[2]
+        elif stage == "build" and instruction == "ENV":
+            environment |= dict(pair.split("=", 1) for pair in value.split())
         elif stage == "build" and instruction == "COPY":
             *names, into = value.split()
             for name in names:
@@ -49,7 +52,6 @@ def build(runtime: str, work: Path) -> Path:
         elif stage == "build" and instruction == "RUN":
             print(f"+ {value}", flush=True)
             command = value.replace(INSTALLED_AT, str(installed))
-            environment = os.environ | {"PATH": path, "RUNTIME": runtime, "PIP_QUIET": "1"}
             subprocess.run(["sh", "-ec", command], cwd=source, env=environment, check=True)
     return installed
 
@@ -62,10 +64,10 @@ def copy(source: Path, target: Path) -> None:
 
 
 def entry(installed: Path, device: str) -> list[str]:
-    """The image's entry point, on this machine's models."""
+    """The image's entry point, on the shipped models unless QUATSERVE_MODELS_DIR names others."""
     _python, *arguments = json.loads(only("ENTRYPOINT"))
-    flags = ["--device", device, "--models-dir", str(ROOT / "models")]
-    return [str(installed / "bin/python"), *arguments, *flags]
+    models = os.environ.get("QUATSERVE_MODELS_DIR", str(ROOT / "models"))
+    return [str(installed / "bin/python"), *arguments, "--device", device, "--models-dir", models]
 
 
 def check_health(installed: Path, port: int) -> None:
