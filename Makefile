@@ -28,7 +28,7 @@ stress: $(VENV)/.installed  ## attack a real service process for some minutes
 lint: $(VENV)/.installed  ## style, types and import directions
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy training export service tests benchmarks
+	$(VENV)/bin/mypy training export service tests $(wildcard benchmarks/*.py)
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.installed  ## put the code into its one format
