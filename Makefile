@@ -7,7 +7,7 @@ VENV_SERVE ?= .venv-serve
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -15,6 +15,8 @@ help:  ## this list
 serve: export QUATSERVE_LOG_FORMAT ?= text
 serve: $(VENV_SERVE)/.installed  ## serve models/ at http://localhost:8000, on the CPU
 	@$(VENV_SERVE)/bin/python -m service
+
+venv: $(VENV)/.installed  ## make .venv, with everything in it
 
 test: $(VENV)/.installed  ## run the test suite
 	$(VENV)/bin/python -m pytest

@@ -123,8 +123,8 @@ def test_the_wheel_holds_the_three_packages_and_nothing_else(tmp_path: Path) -> 
     for name in [*package_files(ROOT), "pyproject.toml", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    (source / "service/page/samples").mkdir(parents=True, exist_ok=True)
-    (source / "service/page/samples/road.jpg").touch()  # data beside the code, some folders down
+    (source / "service/page/icons").mkdir(parents=True, exist_ok=True)
+    (source / "service/page/icons/road.svg").touch()  # data beside the code, some folders down
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     subprocess.run([*command, "--wheel-dir", tmp_path, source], check=True)
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
