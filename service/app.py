@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -17,6 +18,7 @@ from service.gateway import Gateway, KeyRing
 from service.inference import Inference
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
+from service.models import Model, load_model
 from service.problems import METHOD_NOT_ALLOWED, NOT_FOUND, BadParameterError, Kind, response_for, response_of
 from service.registry import Registry
 from service.settings import Settings
@@ -29,7 +31,12 @@ def installed_version() -> str:
         return "0.0.0"
 
 
-def create_app(settings: Settings, *, on_stuck: Callable[[], None] = lambda: None) -> FastAPI:
+def create_app(
+    settings: Settings,
+    *,
+    on_stuck: Callable[[], None] = lambda: None,
+    load: Callable[[Path, Settings], Model] = load_model,
+) -> FastAPI:
     """Load every model, then build the application around them. Raises what `Registry.start` raises."""
     lifecycle, metrics = Lifecycle(), Metrics()
 
@@ -37,7 +44,7 @@ def create_app(settings: Settings, *, on_stuck: Callable[[], None] = lambda: Non
         lifecycle.stuck = True
         on_stuck()
 
-    registry = Registry(settings, observer=metrics.observer, on_stuck=stuck)
+    registry = Registry(settings, observer=metrics.observer, on_stuck=stuck, load=load)
     registry.start()
     metrics.watch(registry.serving)
     pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images")
@@ -48,7 +55,7 @@ def _assemble(
     settings: Settings, lifecycle: Lifecycle, metrics: Metrics, registry: Registry, pool: ThreadPoolExecutor
 ) -> FastAPI:
     @asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await registry.close()
         pool.shutdown(wait=False, cancel_futures=True)

@@ -7,13 +7,13 @@ import hashlib
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION: Final = 1
 DESCRIPTION_FILE = "model.json"
-PROBE_FILE = "probe.npz"
+PROBE_FILE: Final = "probe.npz"
 CARD_FILE = "README.md"
 INPUT_NAME = "images"
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -166,13 +166,20 @@ def read_description(directory: Path) -> Description:
     return description
 
 
+def read_verified(path: Path, sha256: str) -> bytes:
+    """The bytes that are hashed are the bytes that are used: nothing can change in between."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
+    found = hashlib.sha256(data).hexdigest()
+    if found != sha256:
+        raise ArtifactError(f"{path}: sha256 is {found[:12]}..., model.json says {sha256[:12]}...")
+    return data
+
+
 def verify_digests(directory: Path, description: Description) -> None:
     """Every file named in the description is there, and is the one that was written."""
-    for name, expected in [(f.name, f.sha256) for f in (*description.files, description.probe)]:
-        path = directory / name
-        try:
-            found = sha256_of(path)
-        except OSError as error:
-            raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
-        if found != expected:
-            raise ArtifactError(f"{path}: sha256 is {found[:12]}..., model.json says {expected[:12]}...")
+    for file in description.files:
+        read_verified(directory / file.name, file.sha256)
+    read_verified(directory / description.probe.name, description.probe.sha256)

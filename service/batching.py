@@ -160,7 +160,7 @@ class Batcher:
             self._admitted -= count
 
     async def infer(
-        self, images: Sequence[Images], watch: Callable[["asyncio.Future[None]"], None] = lambda future: None
+        self, images: Sequence[Images], watch: Callable[["asyncio.Future[None]"], None] = lambda _: None
     ) -> Outcome:
         """Run admitted images, in as many batches as it takes. `watch` is given the future to fail early."""
         loop = self._loop = asyncio.get_running_loop()
@@ -253,7 +253,7 @@ class Batcher:
             rows = self._run(self._stack(batch))
             if len(rows) < len(batch):
                 raise RunFailedError(f"the model returned {len(rows)} rows for {len(batch)} images")
-        except BaseException as error:  # whatever a model does, the thread goes on
+        except BaseException as error:  # noqa: BLE001  # whatever a model does, the thread goes on
             failure = (
                 error
                 if isinstance(error, RunFailedError)

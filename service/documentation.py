@@ -1,4 +1,4 @@
-"""What `/openapi.json` and `/docs` say. The page needs no asset from elsewhere; its examples run as they are."""
+"""What `/openapi.json` and `/docs` say. No asset comes from elsewhere, and the examples run as they are."""
 
 import base64
 import html
@@ -158,7 +158,9 @@ def examples(base_url: str) -> dict[str, str]:
     image = f"echo {example_image()} | base64 -d"
     return {
         "Classify an image": f"{image} | curl -sf -F file=@- '{base_url}/classify?top_k=3'",
-        "The same, as a raw body": f"{image} | curl -sf -H 'content-type: image/png' --data-binary @- {base_url}/classify",
+        "The same, as a raw body": (
+            f"{image} | curl -sf -H 'content-type: image/png' --data-binary @- {base_url}/classify"
+        ),
         "Find the road": f"{image} | curl -sf -F file=@- '{base_url}/segment?output=mask' -o mask.png",
         "What is served": f"curl -sf {base_url}/models",
         "Is it ready": f"curl -sf {base_url}/readyz",
@@ -195,8 +197,9 @@ def docs_page(schema: dict[str, Any], base_url: str) -> str:
         for title, command in examples(base_url).items()
     )
     style = (
-        "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color-scheme:light dark}"
-        "pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.8rem;border:1px solid #8886;border-radius:.4rem}"
+        "body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
+        "color-scheme:light dark}"
+        "pre{white-space:pre-wrap;overflow-wrap:anywhere;padding:.8rem;border:1px solid #8886}"
         "td{vertical-align:top;padding:.3rem 1rem .3rem 0}"
     )
     return (

@@ -149,7 +149,7 @@ class Inference:
     async def _render(
         self, road: images.Pixels, size: tuple[int, int], query: SegmentQuery, data: bytes
     ) -> tuple[bytes, float]:
-        """Off the event loop. An overlay decodes its photo again: kept, each waiting request would hold it whole."""
+        """Off the event loop. An overlay decodes its photo again: kept, it would fill the memory."""
 
         def job() -> tuple[bytes, float]:
             overlay = query.output is images.Output.OVERLAY

@@ -1,22 +1,22 @@
 """A model ready to serve: artifact verified, session open, every batch size warmed, probe passed."""
 
-import hashlib
-import io
 import logging
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from service.artifact import ArtifactError, Description, Precision, read_description, sha256_of
+from service.artifact import (
+    ArtifactError,
+    Description,
+    Precision,
+    read_description,
+    read_verified,
+    verify_digests,
+)
 from service.cpus import usable_cpus
 from service.images import Target
 from service.session import CUDA, DeviceUnavailableError, Placement, Session, choose_device
 from service.settings import Device, PrecisionChoice, Settings
+from service.warmup import check_probe, read_probe, warm_up
 
 log = logging.getLogger("service.models")
 
@@ -47,76 +47,6 @@ def choose_precision(choice: PrecisionChoice, description: Description, device: 
     return Precision(choice.value)
 
 
-def _read_verified(path: Path, sha256: str) -> bytes:
-    """The bytes that are hashed are the bytes that are used: nothing can change in between."""
-    try:
-        data = path.read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
-    found = hashlib.sha256(data).hexdigest()
-    if found != sha256:
-        raise ArtifactError(f"{path}: sha256 is {found[:12]}..., model.json says {sha256[:12]}...")
-    return data
-
-
-def _verify_others(directory: Path, description: Description) -> None:
-    """A damaged file of another precision is a damaged artifact."""
-    for file in description.files:
-        path = directory / file.name
-        if not path.is_file() or sha256_of(path) != file.sha256:
-            raise ArtifactError(f"{path}: missing, or not the file that was written")
-
-
-def _read_probe(
-    directory: Path, description: Description, precision: Precision
-) -> tuple[NDArray[Any], NDArray[Any]]:
-    data = _read_verified(directory / description.probe.name, description.probe.sha256)
-    try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return arrays["images"], arrays[precision.value]
-    except (KeyError, ValueError, OSError) as error:
-        raise ArtifactError(f"{directory / description.probe.name}: {error}") from error
-
-
-def check_probe(
-    run: Callable[[NDArray[Any]], NDArray[Any]],
-    images: NDArray[Any],
-    expected: NDArray[Any],
-    tolerance: float,
-    max_batch: int,
-) -> float:
-    """Run the probe and return its largest difference, or raise: the only numerical check a host ever gets."""
-    chunks = [run(images[i : i + max_batch]) for i in range(0, len(images), max_batch)]
-    found = np.concatenate(chunks).astype(np.float64)
-    if found.shape != expected.shape:
-        raise ArtifactError(f"probe: output is {list(found.shape)}, expected {list(expected.shape)}")
-    difference = float(np.abs(found - expected.astype(np.float64)).max())
-    if not difference <= tolerance:  # so that NaN fails
-        raise ArtifactError(f"probe: output differs by {difference:.3g}, tolerance is {tolerance:.3g}")
-    return difference
-
-
-def warm_up(
-    run: Callable[[NDArray[Any]], NDArray[Any]],
-    image: NDArray[Any],
-    max_batch: int,
-    max_batch_s: float,
-    clock: Callable[[], float] = time.perf_counter,
-) -> tuple[int, ...]:
-    """Run every batch size that will be used, doubling until one takes too long; at least size 1."""
-    sizes = [*(1 << power for power in range(max_batch.bit_length()) if 1 << power < max_batch), max_batch]
-    warmed: list[int] = []
-    for size in sizes:
-        batch = np.repeat(image[None], size, axis=0)
-        run(batch)  # the first run of a shape allocates, and on a GPU searches: not its pace
-        begun = clock()
-        run(batch)
-        if warmed and clock() - begun > max_batch_s:
-            break
-        warmed.append(size)
-    return tuple(warmed)
-
-
 def _open(
     directory: Path, description: Description, settings: Settings, device: Device
 ) -> tuple[Session, Precision]:
@@ -129,7 +59,7 @@ def _open(
     placement = Placement(
         device=device, threads=settings.threads or usable_cpus(), gpu_memory_bytes=settings.gpu_memory_bytes
     )
-    return Session(_read_verified(directory / file.name, file.sha256), description, placement), precision
+    return Session(read_verified(directory / file.name, file.sha256), description, placement), precision
 
 
 def _open_on_best(
@@ -146,11 +76,11 @@ def _open_on_best(
 
 
 def load_model(directory: Path, settings: Settings) -> Model:
-    """Verify, open, warm and probe `models/NAME/VERSION`; ArtifactError or DeviceUnavailableError otherwise."""
+    """Verify, open, warm and probe `models/NAME/VERSION`; or say why not."""
     description = read_description(directory)
-    _verify_others(directory, description)
+    verify_digests(directory, description)
     session, precision, reason = _open_on_best(directory, description, settings)
-    images, expected = _read_probe(directory, description, precision)
+    images, expected = read_probe(directory, description, precision)
     try:
         sizes = warm_up(session.run, images[0], settings.max_batch, settings.max_batch_s)
         file = description.file(precision)

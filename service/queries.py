@@ -1,6 +1,7 @@
 """Query parameters of the inference routes: parsed by hand, since most requests have none."""
 
-from collections.abc import Callable, Set
+from collections.abc import Callable
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl
@@ -25,7 +26,7 @@ class SegmentQuery:
     threshold: float = 0.5
 
 
-def _pairs(query: bytes, known: Set[str]) -> dict[str, str]:
+def _pairs(query: bytes, known: AbstractSet[str]) -> dict[str, str]:
     """Each parameter once, and none that is misspelt: a silent default would be a wrong answer."""
     try:
         pairs = parse_qsl(query.decode("ascii"), keep_blank_values=True, max_num_fields=16, errors="strict")
@@ -36,7 +37,7 @@ def _pairs(query: bytes, known: Set[str]) -> dict[str, str]:
         raise BadParameterError("a parameter is given twice")
     if unknown := found.keys() - known:
         raise BadParameterError(
-            f"{sorted(unknown)[0][:40]!r} is not a parameter; known are {', '.join(sorted(known))}"
+            f"{min(unknown)[:40]!r} is not a parameter; known are {', '.join(sorted(known))}"
         )
     return found
 
@@ -66,6 +67,6 @@ def segment_query(query: bytes) -> SegmentQuery:
         return SegmentQuery()
     found = _pairs(query, {"model", "output", "threshold"})
     rule = f"output is one of {', '.join(Output)}"
-    output = _read(found.get("output", "mask"), Output, lambda output: True, rule)
+    output = _read(found.get("output", "mask"), Output, lambda _: True, rule)
     threshold = _read(found.get("threshold", "0.5"), float, lambda t: 0 <= t <= 1, "threshold is from 0 to 1")
     return SegmentQuery(found.get("model", ""), output, threshold)

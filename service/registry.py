@@ -1,4 +1,4 @@
-"""The models directory as served: which version of which name, what was refused, and how one replaces another."""
+"""The models directory as served: which version of which name, what was refused, how one replaces another."""
 
 import asyncio
 import logging

@@ -1,0 +1,57 @@
+"""The service with a classifier that misbehaves on command: by the first red value of an image."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service import logs
+from service.app import create_app
+from service.models import Model, load_model
+from service.server import exit_stuck, serve
+from service.session import Session
+from service.settings import Settings, parse
+
+RAISES, WRONG_SHAPE, SLOW, ENDLESS, STUCK = 11, 22, 33, 44, 55
+SLOW_S = 0.3
+
+
+class FaultySession:
+    """A session in front of the real one; it keeps a count of the images it was given."""
+
+    def __init__(self, session: Session) -> None:
+        self._session, self._stop = session, False
+        self.provider = session.provider
+
+    def run(self, images: NDArray[np.uint8]) -> NDArray[Any]:
+        self._stop = False
+        command = int(images[0, 0, 0, 0])
+        if command == RAISES:
+            raise RuntimeError("told to raise")
+        if command == WRONG_SHAPE:
+            return np.zeros((0, 3), np.float32)
+        if command == SLOW:
+            time.sleep(SLOW_S)
+        while command in (ENDLESS, STUCK):
+            time.sleep(0.01)
+            if command == ENDLESS and self._stop:
+                raise RuntimeError("told to terminate")
+        return self._session.run(images)
+
+    def terminate(self) -> None:
+        self._stop = True
+
+
+def load_faulty(directory: Path, settings: Settings) -> Model:
+    model = load_model(directory, settings)
+    object.__setattr__(model, "session", FaultySession(model.session))
+    return model
+
+
+if __name__ == "__main__":
+    chosen, _ = parse(sys.argv[1:])
+    logs.configure(chosen.log_level, chosen.log_format)
+    serve(create_app(chosen, on_stuck=exit_stuck, load=load_faulty), chosen)
