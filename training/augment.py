@@ -34,14 +34,19 @@ def flip_randomly(images: Tensor, generator: Generator) -> Tensor:
     return torch.where(flipped, images.flip(3), images)
 
 
-def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
-    """Move each image by up to `pixels` in either direction; what comes in is its reflection."""
+def shifted_crop(images: Tensor, side: int, pixels: int, generator: Generator) -> Tensor:
+    """A window of `side` whose centre is up to `pixels` off the image's; outside is the image's reflection."""
     batch, _, height, width = images.shape
-    padded = F.pad(images.float(), (pixels,) * 4, mode="reflect").to(images.dtype)
-    rows = torch.randint(2 * pixels + 1, (batch, 1), generator=generator) + torch.arange(height)
-    columns = torch.randint(2 * pixels + 1, (batch, 1), generator=generator) + torch.arange(width)
-    moved = padded[torch.arange(batch)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-    return moved.permute(0, 3, 1, 2)
+    margin = max(0, pixels - (min(height, width) - side) // 2)
+    padded = F.pad(images.float(), (margin,) * 4, mode="reflect").to(images.dtype)
+
+    def window(size: int) -> Tensor:
+        offset = torch.randint(2 * pixels + 1, (batch, 1), generator=generator)
+        return offset + (size - side) // 2 - pixels + margin + torch.arange(side)
+
+    rows, columns = window(height), window(width)
+    cropped = padded[torch.arange(batch)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return cropped.permute(0, 3, 1, 2)
 
 
 def warp(

@@ -57,7 +57,7 @@ class CifarData:
             images = augment.flip_alternately(images, index, epoch, seed)
         elif how.flip == "random":
             images = augment.flip_randomly(images, generator)
-        return augment.shift(images, how.shift_pixels, generator) if how.shift_pixels else images
+        return augment.shifted_crop(images, how.side(epoch / self.recipe.epochs), how.shift_pixels, generator)
 
     def validation(self) -> Iterator[Batch] | None:
         return labelled_batches(self.held) if len(self.held) else None
