@@ -35,7 +35,7 @@ def flip_randomly(images: Tensor, generator: Generator) -> Tensor:
 
 
 def shifted_crop(images: Tensor, side: int, pixels: int, generator: Generator) -> Tensor:
-    """A window of `side` whose centre is up to `pixels` off the image's; outside is the image's reflection."""
+    """A window of `side` whose centre is up to `pixels` off; outside lies the image's reflection."""
     batch, _, height, width = images.shape
     margin = max(0, pixels - (min(height, width) - side) // 2)
     padded = F.pad(images.float(), (margin,) * 4, mode="reflect").to(images.dtype)

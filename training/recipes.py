@@ -99,9 +99,10 @@ def _cifar_fast(
 
 
 def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -> Recipe:
+    kind = "deep" if deep else "shallow"
     return Recipe(
         name=_name("paper", dataset, algebra, "deep" if deep else ""),
-        summary=f"the paper's procedure: {'deep' if deep else 'shallow'} {algebra} network on {dataset.upper()}",
+        summary=f"the paper's procedure: {kind} {algebra} network on {dataset.upper()}",
         dataset=dataset,
         network=NetworkConfig(algebra=algebra, classes=classes, depth=10 if deep else 2),
         epochs=200,  # from the authors' code
@@ -159,19 +160,17 @@ def _name(*parts: str) -> str:
 
 
 def _all() -> dict[str, Callable[[], Recipe]]:
-    builders: list[Callable[[], Recipe]] = []
-    algebras = ("quaternion", "complex", "real", "octonion")
+    ours = ("quaternion", "complex", "real", "octonion")
+    paper = ours[:3]
     sets: tuple[tuple[Dataset, int], ...] = (("cifar10", 10), ("cifar100", 100))
-    for dataset, classes in sets:
-        for algebra in algebras:
-            for deep in (False, True):
-                builders.append(partial(_cifar_fast, algebra, dataset, classes, deep=deep))
-        for algebra in algebras[:3]:
-            for deep in (False, True):
-                builders.append(partial(_cifar_paper, algebra, dataset, classes, deep=deep))
-    builders.append(partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000))
-    builders += [partial(_road_fast, algebra) for algebra in algebras]
-    builders += [partial(_road_paper, algebra) for algebra in algebras[:3]]
+    kinds = [(dataset, classes, deep) for dataset, classes in sets for deep in (False, True)]
+    builders: list[Callable[[], Recipe]] = [
+        *(partial(_cifar_fast, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
+        partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
+        *(partial(_road_fast, algebra) for algebra in ours),
+        *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
+        *(partial(_road_paper, algebra) for algebra in paper),
+    ]
     return {build().name: build for build in builders}
 
 

@@ -1,8 +1,8 @@
-"""Render `road.jpg`, a street that nobody photographed: python service/samples/render_road.py
+"""Render `road.jpg`, a street that nobody photographed: python -m service.samples.render_road
 
 A pinhole camera like that of the KITTI car looks down a slightly curved street: asphalt with markings and
-patches, kerbs, verges, hedges, trees with their shadows, houses, and sky. Seeded, so it renders the same picture
-anywhere. It exists because KITTI's own frames may not be given away.
+patches, kerbs, verges, hedges, trees with their shadows, houses, and sky. Seeded, so it renders the same
+picture anywhere. It exists because KITTI's own frames may not be given away.
 """
 
 from pathlib import Path
@@ -70,7 +70,7 @@ def scenery(
 
 
 def ground(picture: Field, rows: Field, columns: Field, coarse: Field, medium: Field, fine: Field) -> None:
-    """Every pixel below the horizon, by where its ray meets the ground: x to the right, z ahead, in metres."""
+    """Pixels below the horizon, by where their rays meet the ground: x to the right, z ahead, in metres."""
     below = rows > HORIZON + 2
     z = FOCAL * CAMERA_M / np.maximum(rows - HORIZON, 1e-3)
     x = (columns - CENTRE_X) * z / FOCAL
