@@ -16,7 +16,7 @@ from service.problems import HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_MANY_CONNECTIONS
 from service.settings import Settings
 
 MAX_HEAD_BYTES = 32 * 1024
-LINGER_S = 5.0  # for a refused client to finish sending and read why it was refused
+LINGER_S = 3.0  # for a refused client to finish sending: closed at once, it would not read why
 PHRASES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
@@ -40,7 +40,7 @@ class BoundedProtocol(HttpToolsProtocol):
     """One connection with one timer: it runs while a head is awaited, and after an answer given too early."""
 
     bounds: ClassVar[Bounds]
-    refused: ClassVar[int] = 0
+    lingering: ClassVar[set["BoundedProtocol"]]
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
     _head_bytes = 0
@@ -56,11 +56,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unlimit()
+        self.lingering.discard(self)
         super().connection_lost(exc)
         self.departure.happened()
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
+        if self in self.lingering or self.transport.is_closing():
             return
         super().data_received(data)
         if self._in_head:  # a head that is not through yet: the parser gathers it without a bound
@@ -77,7 +78,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._unlimit()
         self._in_head = False
-        if not self.transport.is_closing():
+        if self not in self.lingering:
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -91,10 +92,15 @@ class BoundedProtocol(HttpToolsProtocol):
             self._limit(LINGER_S)
 
     def _refuse(self, kind: Kind, detail: str) -> None:
-        if not self.transport.is_closing():
-            type(self).refused += 1
-            self.transport.write(_refusal(kind, detail))
+        """Say why, then read on for a moment without listening; as many may linger as may be connected."""
+        self.connections.discard(self)
+        self.transport.write(_refusal(kind, detail))
+        if len(self.lingering) >= self.bounds.max_connections:
             self.transport.close()
+            return
+        self.lingering.add(self)
+        self.transport.write_eof()
+        self._limit(LINGER_S)
 
     def _limit(self, seconds: float) -> None:
         self._unlimit()
@@ -109,4 +115,4 @@ class BoundedProtocol(HttpToolsProtocol):
 def bounded_protocol(settings: Settings) -> type[BoundedProtocol]:
     """The protocol with the bounds of these settings: uvicorn creates it and passes none."""
     bounds = Bounds(max_connections=settings.max_connections, header_timeout_s=settings.header_timeout_s)
-    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds})
+    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds, "lingering": set()})

@@ -91,9 +91,9 @@ async def read_body(receive: Receive, limits: UploadLimits, hold: Hold) -> bytes
                 if message["type"] == "http.disconnect":
                     raise ClientGoneError("the client left while uploading")
                 chunks.append(message.get("body", b""))
-                hold.charge(len(chunks[-1]))
-                if hold.held_bytes > limits.max_body_bytes:
+                if hold.held_bytes + len(chunks[-1]) > limits.max_body_bytes:
                     raise BodyTooLargeError(f"the body has more than {limits.max_body_bytes:,} bytes")
+                hold.charge(len(chunks[-1]))
                 if not message.get("more_body", False):
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
     except TimeoutError:
