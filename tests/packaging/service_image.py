@@ -21,6 +21,13 @@ ROOT = Path(__file__).parents[2]
 INSTALLED_AT = "/opt/quatserve"
 HAS_GPU = Path("/dev/nvidiactl").exists()
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
+LOAD_CUDA_PROVIDER = """
+import ctypes, pathlib, onnxruntime
+onnxruntime.preload_dlls(directory="")
+libraries = pathlib.Path(onnxruntime.__file__).parent / "capi"
+ctypes.CDLL(libraries / "libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL)
+ctypes.CDLL(libraries / "libonnxruntime_providers_cuda.so")
+"""
 
 
 def steps() -> list[tuple[str, str]]:
@@ -98,6 +105,13 @@ def check_refuses(installed: Path, device: str) -> None:
     print(f"--device {device} refuses: {run.stderr.splitlines()[-1]}", flush=True)
 
 
+def check_cuda_libraries(installed: Path) -> None:
+    """The CUDA provider finds all it links to among the installed packages; only the driver is the host's."""
+    command = [str(installed / "bin/python"), "-c", LOAD_CUDA_PROVIDER]
+    said = subprocess.run(command, capture_output=True, text=True).stderr
+    assert said == "" if HAS_GPU else said.splitlines()[-1].startswith("OSError: libcuda.so.1:"), said
+
+
 def check(runtime: str, installed: Path) -> None:
     command = [str(installed / "bin/pip"), "list", "--format=freeze"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -105,6 +119,8 @@ def check(runtime: str, installed: Path) -> None:
     expected = {"cpu": "onnxruntime", "gpu": "onnxruntime-gpu"}[runtime]
     assert names & {"torch", "onnxruntime", "onnxruntime-gpu"} == {expected}
 
+    if runtime == "gpu":
+        check_cuda_libraries(installed)
     on_gpu = runtime == "gpu" and HAS_GPU
     check_serves(installed, "cpu", CPU)
     check_serves(installed, "auto", CUDA if on_gpu else CPU)
