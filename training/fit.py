@@ -51,10 +51,7 @@ def _open(run: Path, config: runs.RunConfig, *, resume: bool, ranks: Ranks) -> N
         if changed := runs.differences(config, runs.read_config(run)):
             raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
     elif ranks.first:
-        try:
-            run.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"{run} cannot be made ({error.strerror}): name another --out") from error
+        runs.make_directory(run)
         runs.write_config(run, config)
 
 

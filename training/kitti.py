@@ -5,6 +5,8 @@ named `*_lane_*` belong to another task. Neighbouring frames are near-duplicates
 contiguous run of each category (um, umm, uu), never a random draw.
 """
 
+import struct
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +23,19 @@ IGNORED = 255  # in a target: neither road nor background
 HOLDOUT = 16  # last frames of each category: what public splits hold out
 HOLDOUT_NAME = "last-16-of-each-category"
 REGISTER = (
-    "KITTI asks for registration: get 'base kit' of the road benchmark from cvlibs.net, unpack data_road.zip"
+    "KITTI asks for registration: get the base kit of the road benchmark, data_road.zip, from "
+    "https://www.cvlibs.net/datasets/kitti/eval_road.php, unpack it, and name the directory of data_road by --data"
+)
+# What Pillow raises on broken files.
+UNREADABLE = (
+    OSError,
+    ValueError,
+    SyntaxError,
+    EOFError,
+    NotImplementedError,
+    struct.error,
+    zlib.error,
+    Image.DecompressionBombError,
 )
 
 
@@ -51,9 +65,7 @@ def list_frames(data: Path) -> tuple[Frame, ...]:
     """Every frame with its ground truth, in order of category and number."""
     truths = sorted((data / FOLDER / "gt_image_2").glob("*_road_*.png"))
     if not truths:
-        raise UserError(
-            f"{data / FOLDER / 'gt_image_2'} has no *_road_*.png: {REGISTER}, and name it by --data"
-        )
+        raise UserError(f"{data / FOLDER / 'gt_image_2'} has no *_road_*.png: {REGISTER}")
     return tuple(_frame(data, truth) for truth in truths)
 
 
@@ -73,8 +85,8 @@ def split_frames(
 
 def read_road(frames: tuple[Frame, ...], height: int, width: int) -> RoadImages:
     """Frames at the network's size: photographs by antialiased bilinear, ground truth by nearest."""
-    images = np.stack([np.asarray(_resized(open_rgb(f.image), height, width)) for f in frames])
-    targets = np.stack([target_of(_resized(open_rgb(f.truth), height, width, nearest=True)) for f in frames])
+    images = np.stack([np.asarray(resized(open_rgb(f.image), height, width)) for f in frames])
+    targets = np.stack([target_of(resized(open_rgb(f.truth), height, width, nearest=True)) for f in frames])
     return RoadImages(
         frames, torch.from_numpy(images).permute(0, 3, 1, 2).contiguous(), torch.from_numpy(targets)
     )
@@ -84,7 +96,7 @@ def open_rgb(path: Path) -> Image.Image:
     try:
         with Image.open(path) as image:
             return image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read as an image ({error}): get it again") from error
 
 
@@ -103,7 +115,7 @@ def _frame(data: Path, truth: Path) -> Frame:
     return Frame(category, number, image, truth)
 
 
-def _resized(image: Image.Image, height: int, width: int, *, nearest: bool = False) -> Image.Image:
+def resized(image: Image.Image, height: int, width: int, *, nearest: bool = False) -> Image.Image:
     if image.size == (width, height):
         return image
     return image.resize((width, height), Image.Resampling.NEAREST if nearest else Image.Resampling.BILINEAR)

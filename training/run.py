@@ -8,6 +8,7 @@ best.safetensors        the best weights, only where the recipe holds out a spli
 curves.png              loss and score by epoch
 """
 
+import dataclasses
 import json
 import platform
 import subprocess
@@ -47,6 +48,13 @@ def new_config(recipe: Recipe, seed: int) -> RunConfig:
     return RunConfig(recipe, seed, current_commit(), versions)
 
 
+def make_directory(run: Path) -> None:
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{run} cannot be made ({error.strerror}): name another --out") from error
+
+
 def write_config(run: Path, config: RunConfig) -> None:
     write_bytes(run / CONFIG, (json.dumps(config.as_json(), indent=2) + "\n").encode())
 
@@ -82,7 +90,10 @@ def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]
     """The finished network of a run, in evaluation mode."""
     config = read_config(run)
     tensors, meaning = read_tensors(run / name)
-    network = Network(from_json(meaning["recipe"]).network)
+    trained = dataclasses.replace(config, recipe=from_json(meaning["recipe"]), seed=meaning["seed"])
+    if changed := differences(config, trained):
+        raise UserError(f"{run / name} is of another configuration than {CONFIG} ({'; '.join(changed)})")
+    network = Network(config.recipe.network)
     network.load_state_dict(tensors)
     return network.eval(), config
 

@@ -1,0 +1,85 @@
+"""What the commands' arguments have in common: how they are read, and refused on one line."""
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from training.errors import UserError
+
+if TYPE_CHECKING:
+    import torch
+
+MAX_SEED = 2**31 - 1
+
+
+class Parser(argparse.ArgumentParser):
+    """One line for a mistake, and help that keeps its line breaks."""
+
+    def __init__(self, **settings: Any):
+        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
+
+
+def debug_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def data_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--data", type=Path, required=True, metavar="DIR", help="the directory of the data sets"
+    )
+
+
+def device_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="default: auto, a GPU where there is one",
+    )
+
+
+def json_argument(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print JSON for programs")
+
+
+def whole_number(least: int, most: int) -> "_WholeNumber":
+    return _WholeNumber(least, most)
+
+
+class _WholeNumber:
+    """A type for argparse: a whole number within bounds."""
+
+    def __init__(self, least: int, most: int):
+        self.least, self.most = least, most
+
+    def __call__(self, text: str) -> int:
+        if not (text.lstrip("-").isdecimal() and self.least <= int(text) <= self.most):
+            raise argparse.ArgumentTypeError(
+                f"{text!r} is not a whole number from {self.least} to {self.most:,}"
+            )
+        return int(text)
+
+
+def fraction(text: str) -> float:
+    """A type for argparse: a number between 0 and 1, both excluded."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = -1.0
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number between 0 and 1")
+    return value
+
+
+def chosen_device(choice: str) -> "torch.device":
+    import torch
+
+    if choice == "cuda" and not torch.cuda.is_available():
+        raise UserError("no CUDA device is usable here: use --device cpu, or install a CUDA build of torch")
+    if choice == "cuda" or (choice == "auto" and torch.cuda.is_available()):
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+    return torch.device("cpu")

@@ -1,0 +1,85 @@
+"""Measure the finished network of a run.
+
+Classification: the error on the test set, with and without averaging over mirror images, and the picture
+confusion.png. Road: IoU, soft Dice and the figures of the KITTI benchmark, pooled over all valid pixels, at
+the network's size and at the frames' size, and the picture overlays.png. Pictures go into RUN, with the
+figures in evaluation.json. Maps are upsampled to the frames' size as the service upsamples them.
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from .arguments import chosen_device, data_argument, device_argument, fraction, json_argument
+
+NAME = "evaluate"
+EXAMPLES = """examples:
+  python -m training evaluate runs/mine --data data
+  python -m training evaluate runs/road --data data --split all --json"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run_directory", type=Path, metavar="RUN", help="a directory that `fit` wrote")
+    data_argument(parser)
+    parser.add_argument(
+        "--split",
+        choices=("test", "held-out", "all"),
+        help="CIFAR: test or held-out; KITTI: held-out or all; default: what was not trained on",
+    )
+    parser.add_argument(
+        "--threshold", type=fraction, default=0.5, metavar="P", help="road where p >= P; default: 0.5"
+    )
+    device_argument(parser)
+    json_argument(parser)
+
+
+def run(options: argparse.Namespace) -> None:
+    from training.evaluation import evaluate_run
+
+    report = evaluate_run(
+        options.run_directory,
+        options.data,
+        split=options.split,
+        threshold=options.threshold,
+        device=chosen_device(options.device),
+        progress=sys.stderr.isatty(),
+    )
+    if options.json:
+        print(json.dumps(report, indent=2))
+    else:
+        print("\n".join([*_lines(report), f"  picture: {options.run_directory / report['picture']}"]))
+
+
+def _lines(report: dict[str, Any]) -> list[str]:
+    """A report for people."""
+    scores = report["scores"]
+    title = f"{report['recipe']} on {report['dataset']}, {report['split']}"
+    if "error" in scores:
+        return [
+            f"{title}: {scores['images']:,} images",
+            f"  error                      {scores['error']:.2%}",
+            f"  error with flip averaging  {scores['flip_error']:.2%}",
+        ]
+    return [f"{title}: {scores['frames']} frames", *_road_lines(scores)]
+
+
+ROAD_TITLES = {
+    "iou": "IoU",
+    "soft_dice": "soft Dice",
+    "max_f": "MaxF",
+    "average_precision": "AP (11 points)",
+    "precision": "precision at MaxF",
+    "recall": "recall at MaxF",
+    "fpr": "false-positive rate at MaxF",
+    "fnr": "false-negative rate at MaxF",
+}
+
+
+def _road_lines(scores: dict[str, Any]) -> list[str]:
+    small, full = scores["network_size"], scores["frame_size"]
+    return [
+        f"  {'':28} {'network size':>12} {'frame size':>12}",
+        *(f"  {title:28} {small[key]:12.4f} {full[key]:12.4f}" for key, title in ROAD_TITLES.items()),
+    ]

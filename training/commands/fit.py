@@ -1,0 +1,78 @@
+"""Train a recipe into a run directory.
+
+The run can be stopped at any time, by Ctrl-C or a kill: --resume goes on from the last finished epoch and
+gives exactly the run that was never stopped.
+"""
+
+import argparse
+import dataclasses
+import os
+import shutil
+import sys
+from pathlib import Path
+
+from .arguments import MAX_SEED, chosen_device, data_argument, device_argument, whole_number
+
+NAME = "fit"
+EXAMPLES = """examples:
+  python -m training fit cifar10-quaternion --data data --out runs/mine
+  python -m training fit cifar10-quaternion --data data --out runs/mine --resume
+  python -m training fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
+  torchrun --nproc-per-node 2 -m training fit cifar10-quaternion --data data --out runs/mine"""
+MAX_EPOCHS = 100_000
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("recipe", help="its name; `python -m training recipes` lists them")
+    data_argument(parser)
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to write")
+    parser.add_argument("--resume", action="store_true", help="go on from the last finished epoch of RUN")
+    parser.add_argument(
+        "--epochs", type=whole_number(1, MAX_EPOCHS), metavar="N", help="instead of the recipe's number"
+    )
+    parser.add_argument(
+        "--seed",
+        type=whole_number(0, MAX_SEED),
+        default=0,
+        metavar="N",
+        help="of every random number; default: 0",
+    )
+    device_argument(parser)
+    parser.add_argument(
+        "--compile",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="compile the training step; default: auto, where there is a C++ compiler",
+    )
+
+
+def run(options: argparse.Namespace) -> None:
+    options.after_stop = ": --resume goes on from the last finished epoch"
+    from training.fit import fit
+    from training.ranks import joined_ranks
+    from training.recipes import find_recipe
+
+    recipe = find_recipe(options.recipe)
+    if options.epochs is not None:
+        recipe = dataclasses.replace(recipe, epochs=options.epochs)
+    device = chosen_device(options.device)
+    with joined_ranks(device) as ranks:
+        fit(
+            recipe,
+            options.data,
+            options.out,
+            seed=options.seed,
+            device=device,
+            compiled=_compiled(options.compile),
+            resume=options.resume,
+            ranks=ranks,
+        )
+
+
+def _compiled(choice: str) -> bool:
+    if choice != "auto":
+        return choice == "on"
+    if os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"):
+        return True
+    print("no C++ compiler found: training goes on uncompiled, more slowly", file=sys.stderr)
+    return False

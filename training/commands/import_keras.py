@@ -1,0 +1,28 @@
+"""Read the road networks that the paper's authors published.
+
+FILE is one of their HDF5 files of Keras 2, quaternion or complex. RUN becomes a run directory like those of
+`fit`, for `evaluate` and for export.
+"""
+
+import argparse
+from pathlib import Path
+
+NAME = "import-keras"
+EXAMPLES = """examples:
+  python -m training import-keras quaternion_kitti.h5 --out runs/published
+  python -m training evaluate runs/published --data data --split all"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", type=Path, metavar="FILE", help="the authors' HDF5 file")
+    parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to write")
+
+
+def run(options: argparse.Namespace) -> None:
+    from training.counting import count_parameters
+    from training.keras_import import import_keras
+    from training.run import load_network
+
+    recipe = import_keras(options.file, options.out)
+    total, trainable = count_parameters(load_network(options.out)[0])
+    print(f"{recipe.name}: {total:,} parameters, {trainable:,} of them trainable, in {options.out}")
