@@ -4,6 +4,7 @@ The inference routes are called from here directly. FastAPI knows and documents 
 its routing, dependency and validation layers would cost a third of the time a small image takes.
 """
 
+import asyncio
 import hashlib
 import hmac
 import logging
@@ -22,6 +23,7 @@ from service.problems import (
     CLIENT_GONE_STATUS,
     REJECTIONS,
     ClientGoneError,
+    DrainingError,
     UnauthorizedError,
     kind_of,
     response_of,
@@ -119,6 +121,8 @@ class Gateway:
             await self._handle(scope, receive, answer)
         except ClientGoneError:
             answer.status = CLIENT_GONE_STATUS
+        except asyncio.CancelledError:  # the drain ran out of time; nothing but the server cancels a request
+            await self._explain(DrainingError("the service had to stop first"), scope, receive, answer)
         except Exception as error:  # noqa: BLE001  # every fault gets its document
             await self._explain(error, scope, receive, answer)
         self._record(scope, answer, time.perf_counter() - begun)

@@ -168,6 +168,7 @@ class Registry:
                 log.error("models directory cannot be read; nothing changed", extra={"reason": str(error)})
                 return
             self.refused = []
+            self._required &= on_disk.keys()
             for name in self._serving.keys() - on_disk.keys():
                 self._replace(name, None)
             for name, versions in on_disk.items():

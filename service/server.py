@@ -92,7 +92,7 @@ def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=settings.keep_alive_s,  # type: ignore[arg-type]  # whole seconds are not required
-        timeout_graceful_shutdown=2,  # accepted work is through by now: this is for connections to close
+        timeout_graceful_shutdown=1,  # accepted work is through by now: this is for connections to close
         lifespan="on",
     )
 

@@ -15,15 +15,15 @@ from service.server import exit_stuck, serve
 from service.session import Session
 from service.settings import Settings, parse
 
-RAISES, WRONG_SHAPE, SLOW, ENDLESS, STUCK = 11, 22, 33, 44, 55
-SLOW_S = 0.3
+RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK = 11, 22, 33, 44, 55
+HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there
 
 
 class FaultySession:
-    """A session in front of the real one; it keeps a count of the images it was given."""
+    """A session in front of the real one."""
 
-    def __init__(self, session: Session) -> None:
-        self._session, self._stop = session, False
+    def __init__(self, session: Session, hold: Path) -> None:
+        self._session, self._hold, self._stop = session, hold, False
         self.provider = session.provider
 
     def run(self, images: NDArray[np.uint8]) -> NDArray[Any]:
@@ -33,8 +33,8 @@ class FaultySession:
             raise RuntimeError("told to raise")
         if command == WRONG_SHAPE:
             return np.zeros((0, 3), np.float32)
-        if command == SLOW:
-            time.sleep(SLOW_S)
+        while command == HELD and self._hold.exists():
+            time.sleep(0.005)
         while command in (ENDLESS, STUCK):
             time.sleep(0.01)
             if command == ENDLESS and self._stop:
@@ -47,7 +47,7 @@ class FaultySession:
 
 def load_faulty(directory: Path, settings: Settings) -> Model:
     model = load_model(directory, settings)
-    object.__setattr__(model, "session", FaultySession(model.session))
+    object.__setattr__(model, "session", FaultySession(model.session, settings.models_dir / HOLD_FILE))
     return model
 
 

@@ -50,7 +50,13 @@ class RunningService:
             stdout=self._log,
             stderr=self._log,
         )
-        self.port = self._wait_for_port()
+        try:
+            self.port = self._wait_for_port()
+        except AssertionError:
+            self.process.kill()
+            self.process.wait()
+            self._log.close()
+            raise
         self.url = f"http://127.0.0.1:{self.port}"
         self.client = httpx.Client(base_url=self.url, timeout=20)
 

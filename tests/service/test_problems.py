@@ -1,0 +1,65 @@
+"""Every error the service can raise has its line in the one table."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import service
+from service import problems
+from service.batching import QueueFullError, RunFailedError
+from service.problems import INTERNAL, KINDS, response_of
+
+# Raised before there is a client, or never sent to one.
+NOT_FOR_CLIENTS = {
+    "ArtifactError",
+    "BadOutputError",  # becomes RunFailedError in the batcher
+    "ClientGoneError",
+    "DeviceUnavailableError",
+    "ImageError",
+    "NothingToServeError",
+    "SettingsError",
+}
+
+
+def exception_classes() -> dict[str, type[Exception]]:
+    found: dict[str, type[Exception]] = {}
+    for path in Path(inspect.getfile(service)).parent.glob("*.py"):
+        if path.stem == "__main__":
+            continue
+        module = importlib.import_module(f"service.{path.stem}")
+        for node in ast.parse(path.read_text()).body:
+            value = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
+            if isinstance(value, type) and issubclass(value, Exception):
+                found[value.__name__] = value
+    return found
+
+
+def test_every_exception_is_mapped_or_known_not_to_reach_a_client() -> None:
+    classes = exception_classes()
+    assert set(classes) - NOT_FOR_CLIENTS == {kind.__name__ for kind in KINDS}
+    assert set(classes) >= NOT_FOR_CLIENTS
+
+
+def test_types_are_unique_and_statuses_those_promised() -> None:
+    kinds = [*KINDS.values(), INTERNAL, problems.NOT_FOUND, problems.METHOD_NOT_ALLOWED]
+    assert len({kind.type for kind in kinds}) == len(kinds)
+    assert {kind.status for kind in KINDS.values()} == {400, 401, 404, 408, 413, 415, 422, 500, 503, 504}
+
+
+@pytest.mark.parametrize("error", [ValueError("a secret path"), RunFailedError("a secret path")])
+def test_what_is_inside_stays_inside(error: Exception) -> None:
+    response = response_of(error, "id-1")
+    assert response.status_code == 500
+    assert b"secret" not in response.body
+    assert b"id-1" in response.body
+
+
+def test_every_503_says_when_to_come_back() -> None:
+    for error_class, kind in KINDS.items():
+        if kind.status == 503:
+            error = error_class(3.2) if error_class is QueueFullError else error_class("busy")
+            assert int(response_of(error, "").headers["retry-after"]) >= 1
+    assert response_of(QueueFullError(3.2), "").headers["retry-after"] == "4"

@@ -1,0 +1,118 @@
+"""The registry without a server: replacement, leases and the end of threads."""
+
+import asyncio
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from service.artifact import Task
+from service.batching import BatcherClosedError
+from service.registry import NoDefaultError, Registry, UnknownModelError, WrongTaskError, versions_on_disk
+from service.settings import Settings
+from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier
+
+
+def registry_of(root: Path) -> Registry:
+    registry = Registry(Settings(models_dir=root, max_batch=2, threads=1))
+    registry.start()
+    return registry
+
+
+def session_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("session-")]
+
+
+async def infer(registry: Registry) -> int:
+    """Run one image on the classifier, and return the version that did it."""
+    with registry.get(CLASSIFIER).lease() as serving, serving.batcher.admit(1):
+        await serving.batcher.infer([np.zeros((32, 32, 3), np.uint8)])
+    return serving.model.description.version
+
+
+def test_what_counts_as_an_artifact(tmp_path: Path) -> None:
+    for name in ("a/1", "a/12", "a/2", "a/0", "a/01", "a/x", "A/1", "b", "c-d/3", ".git/1", "-e/1"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "f").write_text("a file")
+    assert versions_on_disk(tmp_path) == {"a": [12, 2, 1], "c-d": [3]}
+
+
+def test_models_are_found_by_name_and_by_task(tmp_path: Path) -> None:
+    registry = registry_of(write_both(tmp_path))
+    assert registry.resolve(Task.SEGMENTATION).model.description.name == SEGMENTER
+    assert registry.resolve(Task.SEGMENTATION, SEGMENTER).model.description.name == SEGMENTER
+    with pytest.raises(WrongTaskError):
+        registry.resolve(Task.SEGMENTATION, CLASSIFIER)
+    with pytest.raises(UnknownModelError, match=CLASSIFIER):
+        registry.resolve(Task.SEGMENTATION, "nobody")
+
+
+def test_two_of_a_task_need_a_choice(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+    write_classifier(tmp_path, name="another")
+    with pytest.raises(NoDefaultError, match="another, tiny-colours"):
+        registry_of(tmp_path).resolve(Task.CLASSIFICATION)
+
+
+def test_an_old_model_ends_its_thread_when_its_last_request_is_through(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+
+    async def test() -> None:
+        registry = registry_of(tmp_path)
+        assert await infer(registry) == 1
+        with registry.get(CLASSIFIER).lease() as old:
+            write_classifier(tmp_path, 2)
+            await registry.rescan()
+            assert await infer(registry) == 2
+            with old.batcher.admit(1):  # the old one still serves whoever holds it
+                await old.batcher.infer([np.zeros((32, 32, 3), np.uint8)])
+            assert len(session_threads()) == 2
+        await asyncio.gather(*registry._retiring)
+        assert len(session_threads()) == 1
+        with pytest.raises(BatcherClosedError):
+            old.batcher.check_room(1)
+        await registry.close()
+        assert session_threads() == []
+
+    asyncio.run(test())
+
+
+def test_rescanning_what_has_not_changed_changes_nothing(tmp_path: Path) -> None:
+    async def test() -> None:
+        registry = registry_of(write_both(tmp_path))
+        before = registry.serving()
+        await asyncio.gather(registry.rescan(), registry.rescan())
+        assert registry.serving() == before
+
+    asyncio.run(test())
+
+
+def test_a_refusal_is_forgotten_once_it_is_mended(tmp_path: Path) -> None:
+    async def test() -> None:
+        write_classifier(tmp_path)
+        registry = registry_of(tmp_path)
+        graph = write_classifier(tmp_path, 2) / "model.onnx"
+        good = graph.read_bytes()
+        graph.write_bytes(good[:-1])
+        await registry.rescan()
+        assert [(r.version, "sha256" in r.reason) for r in registry.refused] == [(2, True)]
+        graph.write_bytes(good)
+        await registry.rescan()
+        assert registry.refused == []
+        assert await infer(registry) == 2
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_a_new_name_that_is_broken_does_not_make_it_unready(tmp_path: Path) -> None:
+    async def test() -> None:
+        write_classifier(tmp_path)
+        registry = registry_of(tmp_path)
+        (write_classifier(tmp_path, name="new-and-broken") / "probe.npz").unlink()
+        await registry.rescan()
+        assert registry.missing() == []
+        assert [r.name for r in registry.refused] == ["new-and-broken"]
+
+    asyncio.run(test())
