@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+import traceback
 from collections.abc import Sequence
 
 from .commands import COMMANDS
@@ -24,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.run(options)
     except UserError as error:
         if options.debug:
-            raise
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
