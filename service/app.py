@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from service import documentation
 from service.catalogue import catalogue
@@ -19,9 +21,29 @@ from service.inference import Inference
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
 from service.models import Model, load_model
-from service.problems import METHOD_NOT_ALLOWED, NOT_FOUND, BadParameterError, Kind, response_for, response_of
+from service.problems import (
+    KINDS,
+    METHOD_NOT_ALLOWED,
+    NOT_FOUND,
+    BadParameterError,
+    Kind,
+    response_for,
+    response_of,
+)
 from service.registry import Registry
 from service.settings import Settings
+
+
+@dataclass(frozen=True)
+class Application:
+    """An ASGI application, with the parts the server has to reach."""
+
+    gateway: Gateway
+    lifecycle: Lifecycle
+    registry: Registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.gateway(scope, receive, send)
 
 
 def installed_version() -> str:
@@ -36,7 +58,7 @@ def create_app(
     *,
     on_stuck: Callable[[], None] = lambda: None,
     load: Callable[[Path, Settings], Model] = load_model,
-) -> FastAPI:
+) -> Application:
     """Load every model, then build the application around them. Raises what `Registry.start` raises."""
     lifecycle, metrics = Lifecycle(), Metrics()
 
@@ -48,12 +70,23 @@ def create_app(
     registry.start()
     metrics.watch(registry.serving)
     pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images")
-    return _assemble(settings, lifecycle, metrics, registry, pool)
+    inference = Inference(settings, registry, metrics, pool)
+    gateway = Gateway(
+        _api(inference, lifecycle, metrics, registry, pool),
+        hot={"/classify": inference.classify, "/segment": inference.segment},
+        keys=KeyRing(settings.keys()),
+        lifecycle=lifecycle,
+        metrics=metrics,
+        access_log=settings.access_log,
+    )
+    return Application(gateway, lifecycle, registry)
 
 
-def _assemble(
-    settings: Settings, lifecycle: Lifecycle, metrics: Metrics, registry: Registry, pool: ThreadPoolExecutor
+def _api(
+    inference: Inference, lifecycle: Lifecycle, metrics: Metrics, registry: Registry, pool: ThreadPoolExecutor
 ) -> FastAPI:
+    """Everything FastAPI routes and documents."""
+
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
@@ -68,25 +101,15 @@ def _assemble(
         docs_url=None,
         redoc_url=None,
     )
-    inference = Inference(settings, registry, metrics, pool)
     documentation.add_inference_routes(app, inference)
     documentation.add_docs(app)
     app.include_router(catalogue(registry, lifecycle, metrics, documentation.errors(404)))
     _add_error_handlers(app)
-    app.add_middleware(
-        Gateway,
-        hot={"/classify": inference.classify, "/segment": inference.segment},
-        keys=KeyRing(settings.keys()),
-        lifecycle=lifecycle,
-        metrics=metrics,
-        access_log=settings.access_log,
-    )
-    app.state.lifecycle, app.state.registry, app.state.metrics = lifecycle, registry, metrics
     return app
 
 
 def _add_error_handlers(app: FastAPI) -> None:
-    """Errors of the framework in the shape of our own; our own are the gateway's."""
+    """The framework's errors in the shape of our own, and our own where FastAPI routes."""
 
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
@@ -98,5 +121,10 @@ def _add_error_handlers(app: FastAPI) -> None:
         assert isinstance(error, RequestValidationError)
         return response_of(BadParameterError(str(error.errors()[0]["msg"])), request.state.request_id)
 
+    async def own(request: Request, error: Exception) -> Response:
+        return response_of(error, request.state.request_id)
+
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)
+    for kind in (*KINDS, Exception):
+        app.add_exception_handler(kind, own)

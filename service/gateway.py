@@ -7,12 +7,14 @@ its routing, dependency and validation layers would cost a third of the time a s
 import asyncio
 import hashlib
 import hmac
+import itertools
 import logging
 import os
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
+from prometheus_client import Counter, Histogram
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -33,6 +35,8 @@ Handler = Callable[[Request], Awaitable[Response]]
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 OPEN_PREFIXES = ("/static/", "/v2/health/")
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+PROCESS_ID = os.urandom(4).hex()
+_count = itertools.count(1)
 access = logging.getLogger("service.access")
 log = logging.getLogger("service.gateway")
 
@@ -64,7 +68,7 @@ def request_id_of(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
-    return os.urandom(8).hex()
+    return f"{PROCESS_ID}{next(_count):08x}"
 
 
 def route_of(scope: Scope, hot: Mapping[str, Handler]) -> str:
@@ -95,11 +99,11 @@ class _Answer:
 
 
 class Gateway:
-    """ASGI middleware around the application."""
+    """The outermost ASGI application. `api` is FastAPI's, for every route that is not hot."""
 
     def __init__(
         self,
-        app: ASGIApp,
+        api: ASGIApp,
         *,
         hot: Mapping[str, Handler],
         keys: KeyRing,
@@ -107,12 +111,13 @@ class Gateway:
         metrics: Metrics,
         access_log: bool,
     ) -> None:
-        self._app, self._hot, self._keys = app, hot, keys
+        self._api, self._hot, self._keys = api, hot, keys
+        self._counters: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
         self._lifecycle, self._metrics, self._access_log = lifecycle, metrics, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self._app(scope, receive, send)
+            await self._api(scope, receive, send)
             return
         begun = time.perf_counter()
         answer = _Answer(send, request_id_of(scope))
@@ -131,7 +136,7 @@ class Gateway:
         self._keys.check(scope)
         handler = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
         if handler is None:
-            await self._app(scope, receive, answer.send)
+            await self._api(scope, receive, answer.send)
             return
         with self._lifecycle.accept():
             response = await handler(Request(scope, receive))
@@ -143,14 +148,22 @@ class Gateway:
             log.error("request failed", exc_info=error, extra={"request_id": answer.request_id})
         if kind.status in REJECTIONS:
             self._metrics.rejections.labels(kind.slug).inc()
-        if answer.status:  # the answer is half out: cutting it off is all that is left
-            raise error
+        if answer.status:  # answered already; had it been half an answer, the server would cut it off
+            return
         await response_of(error, answer.request_id)(scope, receive, answer.send)
 
+    def _counters_of(self, route: str, status: int) -> tuple[Counter, Histogram]:
+        """Looked up once for each pair: finding a labelled child costs more than counting."""
+        found = self._counters.get((route, status))
+        if found is None:
+            found = self._metrics.requests.labels(route, str(status)), self._metrics.seconds.labels(route)
+            self._counters[route, status] = found
+        return found
+
     def _record(self, scope: Scope, answer: _Answer, seconds: float) -> None:
-        route = route_of(scope, self._hot)
-        self._metrics.requests.labels(route, str(answer.status)).inc()
-        self._metrics.seconds.labels(route).observe(seconds)
+        count, duration = self._counters_of(route_of(scope, self._hot), answer.status)
+        count.inc()
+        duration.observe(seconds)
         if self._access_log:
             access.info(
                 "request",

@@ -6,9 +6,9 @@ from collections.abc import AsyncIterator
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
-import numpy as np
 import orjson
 from numpy.typing import NDArray
 from PIL.Image import Image
@@ -46,8 +46,9 @@ def departure_of(request: Request) -> Departure:
 
 
 def top(row: NDArray[Any], labels: tuple[str, ...], top_k: int) -> list[dict[str, object]]:
-    """The likeliest classes first."""
-    order, values = np.argsort(-row, kind="stable")[:top_k].tolist(), row.tolist()
+    """The likeliest classes first. Plain Python: numpy lets go of the interpreter, and waits to get it back."""
+    values = row.tolist()
+    order = nlargest(top_k, range(len(values)), key=values.__getitem__)
     return [{"label": labels[i], "index": i, "probability": round(values[i], 6)} for i in order]
 
 

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
-from fastapi import FastAPI
 
+from service.app import Application
 from service.connections import bounded_protocol
 from service.lifecycle import Lifecycle
 from service.registry import Registry
@@ -79,9 +79,9 @@ def _leave() -> None:
     os._exit(EXIT_STUCK)  # not sys.exit: it would wait for the very thread
 
 
-def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
+def configuration(app: Application, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app,
+        app.gateway,
         host=settings.host,
         port=settings.port,
         loop="uvloop",
@@ -97,8 +97,8 @@ def configuration(app: FastAPI, settings: Settings) -> uvicorn.Config:
     )
 
 
-def serve(app: FastAPI, settings: Settings) -> None:
+def serve(app: Application, settings: Settings) -> None:
     """Serve until told to stop."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    server = Server(configuration(app, settings), settings, app.state.lifecycle, app.state.registry)
+    server = Server(configuration(app, settings), settings, app.lifecycle, app.registry)
     server.run()

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Self
 
 from starlette.types import Receive
 
@@ -40,13 +39,8 @@ class UploadMemory:
         self._total = total_bytes
         self.held_bytes = 0
 
-    @contextmanager
-    def hold(self) -> Iterator["Hold"]:
-        hold = Hold(self)
-        try:
-            yield hold
-        finally:
-            self.held_bytes -= hold.held_bytes
+    def hold(self) -> "Hold":
+        return Hold(self)
 
     def charge(self, count: int) -> None:
         if self.held_bytes + count > self._total:
@@ -55,13 +49,19 @@ class UploadMemory:
 
 
 class Hold:
-    """What one request holds of the upload memory."""
+    """What one request holds of the upload memory, until its `with` block ends."""
 
     __slots__ = ("_memory", "held_bytes")
 
     def __init__(self, memory: UploadMemory) -> None:
         self._memory = memory
         self.held_bytes = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._memory.held_bytes -= self.held_bytes
 
     def charge(self, count: int) -> None:
         self._memory.charge(count)
