@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
 from numpy.typing import NDArray
 
 from .checkpoint import write_bytes
@@ -17,7 +18,9 @@ def draw_confusion(confusion: NDArray[np.int64], names: tuple[str, ...], title: 
     """Rows are true classes, in percent of their images; columns are what the network said."""
     shares = 100 * confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     few = len(names) <= FEW_CLASSES
-    figure = Figure(figsize=(8, 7.2) if few else (17, 16), layout="constrained")
+    figure = Figure(
+        figsize=(8, 7.2) if few else (17, 16), layout=ConstrainedLayoutEngine(w_pad=0.1, h_pad=0.15)
+    )
     axes = figure.subplots()
     _draw_cells(figure, axes, shares)
     if few:
@@ -47,7 +50,7 @@ def _draw_cells(figure: Figure, axes: Axes, shares: NDArray[np.float64]) -> None
 def _write_numbers(axes: Axes, shares: NDArray[np.float64]) -> None:
     strongest = max(shares[~np.eye(len(shares), dtype=bool)].max(), 1)
     for (row, column), share in np.ndenumerate(shares):
-        dark = row == column or share < 0.6 * strongest
+        light = share > 60 if row == column else share > 0.6 * strongest
         if row == column or share >= 0.05:
             axes.text(
                 column,
@@ -57,5 +60,5 @@ def _write_numbers(axes: Axes, shares: NDArray[np.float64]) -> None:
                 va="center",
                 fontsize=9,
                 weight="bold" if row == column else "normal",
-                color="#222222" if dark else "white",
+                color="white" if light else "#222222",
             )
