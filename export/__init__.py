@@ -1,1 +1,1 @@
-"""From a training run to an artifact: folded into plain convolutions, proven equal, written whole or not at all."""
+"""From a training run to an artifact: folded, proven equal, written whole or not at all."""

@@ -24,8 +24,8 @@ def normalisation_map(
 ) -> tuple[Tensor, Tensor]:
     """Running statistics -> M, (d C, d C), and b, (d C,).
 
-    mean and beta (d, C), covariance (C, d, d), gamma packed (C, d(d+1)/2). Without a covariance the layer only
-    centres: M = I. Without a gamma it only whitens: M = W.
+    mean and beta (d, C), covariance (C, d, d), gamma packed (C, d(d+1)/2). Without a covariance the layer
+    only centres: M = I. Without a gamma it only whitens: M = W.
     """
     if covariance is None:
         return torch.eye(mean.numel(), dtype=mean.dtype), (beta - mean).flatten()
@@ -64,7 +64,7 @@ def absorb_into_reader(weight: Tensor, matrix: Tensor) -> Tensor:
 def joined_order(dimension: int, width: int) -> Tensor:
     """Channel order of a plain concatenation [a, b] against the component-wise [a_r b_r | a_i b_i | ...].
 
-    Position p of the plain one holds channel order[p] of the component-wise one. a and b have `width` channels.
+    Position p of the plain one holds channel order[p] of the other; a and b have `width` channels each.
     """
     joined = torch.arange(2 * width).reshape(2, dimension, -1).transpose(0, 1).flatten()
     return joined.argsort()

@@ -1,7 +1,7 @@
 """A network with its normalisations folded away: convolutions, sums, concatenations and ReLUs, in float64.
 
-A residual stream is carried in one channel order, such that the concatenation of a projection block is a plain
-one: x_stream = x[order]. Whoever reads the stream has its columns permuted, whoever writes to it its rows.
+A residual stream is carried in one channel order, such that a projection block concatenates plainly:
+x_stream = x[order]. Whoever reads the stream has its columns permuted, whoever writes to it its rows.
 """
 
 import torch
@@ -24,7 +24,7 @@ from .fold import (
 
 
 class FoldedComponents(nn.Module):
-    """RGB -> [image, learned components]; the opening normalisation of all blocks is `expand`, 3 -> 3 (d - 1)."""
+    """RGB -> [image, learned components]; `expand`, 3 -> 3 (d - 1), is what normalises the image first."""
 
     def __init__(self, expand: nn.Conv2d, conv1: nn.Conv2d, conv2: nn.Conv2d):
         super().__init__()
@@ -36,7 +36,7 @@ class FoldedComponents(nn.Module):
 
 
 class FoldedBlock(nn.Module):
-    """x + F(x), or [P x, F(x)] where there is a shortcut P; `opening` is the normalisation before the ReLU."""
+    """x + F(x), or [P x, F(x)] with a shortcut P; `opening` is the normalisation before the first ReLU."""
 
     def __init__(
         self, opening: nn.Conv2d, conv1: nn.Conv2d, conv2: nn.Conv2d, shortcut: nn.Conv2d | None = None
@@ -117,20 +117,19 @@ def _block(block: Block, order: Tensor, name: str) -> tuple[FoldedBlock, Tensor]
     inner, bias = _map(block.norm2, f"{name}.norm2")
     geometry = {"stride": block.conv1.stride, "dilation": block.conv1.dilation}
     conv1 = _convolution(absorb(_real_weight(block.conv1), inner)[:, order], bias, **geometry)
-    last = _real_weight(block.conv2)
+    last, dilation = _real_weight(block.conv2), block.conv2.dilation
     if not isinstance(block, ProjectionBlock):
-        return FoldedBlock(
-            opening, conv1, _convolution(last[order], None, dilation=block.conv2.dilation)
-        ), order
+        return FoldedBlock(opening, conv1, _convolution(last[order], None, dilation=dilation)), order
+    conv2 = _convolution(last, None, dilation=dilation)
     shortcut = _convolution(_real_weight(block.shortcut)[:, order], None, stride=block.shortcut.stride)
-    folded = FoldedBlock(opening, conv1, _convolution(last, None, dilation=block.conv2.dilation), shortcut)
-    return folded, joined_order(block.algebra.dimension, len(last))
+    return FoldedBlock(opening, conv1, conv2, shortcut), joined_order(block.algebra.dimension, len(last))
 
 
 def _head(network: Network, order: Tensor) -> nn.Conv2d:
-    """The 1x1 convolution of a segmentation network; a classifier's dense layer is one too, on 1 x 1 pixels."""
+    """The 1x1 convolution of a segmentation network; a classifier's dense layer is one on a single pixel."""
     layer = network.head[-1]
-    assert isinstance(layer, nn.Linear | nn.Conv2d) and layer.bias is not None
+    assert isinstance(layer, nn.Linear | nn.Conv2d)
+    assert layer.bias is not None
     weight = layer.weight.double().reshape(len(layer.weight), -1)[:, order]
     return _convolution(weight[..., None, None], layer.bias.double())
 

@@ -24,9 +24,9 @@ from .folded import FoldedBlock, FoldedComponents, FoldedNetwork
 OPSET, IR_VERSION = 18, 8  # both of onnx 1.13, early 2023
 PROBABILITY = "probability"  # of road, before it is rounded
 ROAD_LEVELS = 255
-FLOAT_TYPES = {
-    Precision.FP32: (TensorProto.FLOAT, np.dtype(np.float32)),
-    Precision.FP16: (TensorProto.FLOAT16, np.dtype(np.float16)),
+FLOAT_TYPES: dict[Precision, tuple[int, type[np.floating[Any]]]] = {
+    Precision.FP32: (TensorProto.FLOAT, np.float32),
+    Precision.FP16: (TensorProto.FLOAT16, np.float16),
 }
 
 
@@ -81,7 +81,7 @@ class _Writer:
 
 
 def _prologue(writer: _Writer) -> str:
-    """Pixels to [-1, 1]. Transposed while they are bytes; scaled in fp32, which holds x / 127.5 - 1 better."""
+    """Pixels to [-1, 1]: transposed while they are bytes, scaled in fp32 whatever the precision."""
     x = writer.node("Transpose", [INPUT_NAME], "pixels", perm=[0, 3, 1, 2])
     x = writer.cast(x, TensorProto.FLOAT, "pixels.float")
     scale = writer.constant("pixels.scale", np.array(1 / PIXEL_SCALE, np.float32))

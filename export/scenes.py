@@ -37,14 +37,10 @@ def road(height: int, width: int, bend: float, seed: int) -> Images:
 
 
 def synthetic(count: int, height: int, width: int) -> Images:
-    """`count` images: black, white, two roads, then soft colours and noise in equal parts."""
-    rest = max(0, count - 4)
-    images = [
-        flat(0, height, width),
-        flat(255, height, width),
-        road(height, width, 0.0, 1),
-        road(height, width, 0.35, 2),
-        smooth(rest - rest // 2, height, width, 3),
-        noise(rest // 2, height, width, 4),
-    ]
-    return np.concatenate(images)[:count]
+    """`count` images: black, white, soft colours, noise, two roads, then soft colours and noise in turn."""
+    pairs = -(-max(0, count - 6) // 2) + 1
+    soft, rough = smooth(pairs, height, width, 3), noise(pairs, height, width, 4)
+    mixed = np.stack([soft, rough], 1).reshape(-1, height, width, 3)  # soft, rough, soft, ...
+    roads = [road(height, width, 0.0, 1), road(height, width, 0.35, 2)]
+    flats = [flat(0, height, width), flat(255, height, width)]
+    return np.concatenate([*flats, mixed[:2], *roads, mixed[2:]])[:count]

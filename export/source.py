@@ -1,0 +1,30 @@
+"""The finished network of a run, fit to be folded."""
+
+from pathlib import Path
+
+from training.errors import UserError
+from training.network import Network
+from training.run import CHECKPOINT, RunConfig, load_network, read_config
+
+
+def read_run(run: Path) -> tuple[Network, RunConfig]:
+    """The network and how it was trained; UserError if it is unfinished or damaged."""
+    config = read_config(run)
+    if not (run / CHECKPOINT).is_file():
+        raise UserError(
+            f"{run} is not finished ({CHECKPOINT} is missing): "
+            f"`python -m training fit {config.recipe.name} --out {run} --resume --data DIR` goes on"
+        )
+    try:
+        network, config = load_network(run)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"{run / CHECKPOINT} is not a network of this version ({reason})") from error
+    check_finite(network)
+    return network, config
+
+
+def check_finite(network: Network) -> None:
+    for name, tensor in network.state_dict().items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{name} holds numbers that are not finite: the run is damaged, train it again")
