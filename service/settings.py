@@ -67,7 +67,7 @@ class Settings(BaseModel):
     max_batch: int = Field(32, ge=1, le=1024, description="most images in one run")
     max_batch_s: Seconds = Field(0.25, description="a batch is kept small enough to run within this")
     queue_images: Count = Field(64, description="images that may wait for each model; beyond it 503")
-    queue_timeout_s: Seconds = Field(1.0, description="longest wait for a run to begin; beyond it 503")
+    queue_timeout_s: Seconds = Field(2.0, description="longest wait for a run to begin; beyond it 503")
     deadline_s: Seconds = Field(10.0, description="from the end of the upload to the answer; beyond it 504")
     stuck_after_s: Seconds = Field(
         5.0, description="a run told to stop that has not after this long ends the process"
