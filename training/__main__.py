@@ -20,7 +20,7 @@ EXAMPLES = """examples:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    options = _parser().parse_args(arguments)
+    options = argument_parser().parse_args(arguments)
     try:
         options.run(options)
     except UserError as error:
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def _parser() -> argparse.ArgumentParser:
+def argument_parser() -> argparse.ArgumentParser:
     parser = Parser(prog="python -m training", description=__doc__, epilog=EXAMPLES)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     for command in COMMANDS:
