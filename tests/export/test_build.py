@@ -1,0 +1,183 @@
+"""Whole builds: what they write, what they measure, and what they refuse without leaving a trace."""
+
+import io
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from export.__main__ import main
+from export.build import build
+from export.proof import reference
+from service.artifact import Description, Precision, read_description, verify_digests
+from tests.export.tiny import Place, classifier_place, road_place
+from training.checkpoint import read_tensors, write_tensors
+from training.cifar import LAYOUTS, read_cifar
+from training.errors import UserError
+from training.kitti import list_frames, open_rgb, split_frames
+from training.label_evaluation import evaluate_labels
+from training.prediction import predictor
+from training.road_evaluation import evaluate_road
+from training.run import CHECKPOINT
+
+ALL = tuple(Precision)
+FILES = {"model.onnx", "model.fp16.onnx", "model.int8.onnx", "model.json", "probe.npz", "README.md"}
+
+
+@pytest.fixture(scope="module")
+def patch() -> Iterator[pytest.MonkeyPatch]:
+    with pytest.MonkeyPatch.context() as context:
+        yield context
+
+
+@pytest.fixture(scope="module")
+def classifier(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Place:
+    place = classifier_place(tmp_path_factory.mktemp("classifier"), patch)
+    build(place.run, place.data, place.out, ALL, max_loss=100)
+    return place
+
+
+@pytest.fixture(scope="module")
+def road(tmp_path_factory: pytest.TempPathFactory) -> Place:
+    place = road_place(tmp_path_factory.mktemp("road"))
+    (place.run / "curves.png").write_bytes(b"a picture")
+    build(place.run, place.data, place.out, ALL, max_loss=1)
+    return place
+
+
+def metric(description: Description, name: str, precision: Precision) -> float:
+    return next(m.value for m in description.metrics if (m.name, m.precision) == (name, precision))
+
+
+def test_the_classifier_is_complete_and_readable(classifier: Place) -> None:
+    assert {path.name for path in classifier.out.iterdir()} == FILES
+    description = read_description(classifier.out)
+    verify_digests(classifier.out, description)
+    assert description.labels == tuple(f"class_{i}" for i in range(10))
+    assert {f.precision for f in description.files} == set(Precision)
+    assert 0 < description.parity.max_difference < 1e-6
+    assert description.parity.images == 32
+
+
+def test_the_road_network_is_complete_and_readable(road: Place) -> None:
+    assert {path.name for path in road.out.iterdir()} == FILES | {"curves.png", "overlay.jpg"}
+    description = read_description(road.out)
+    verify_digests(road.out, description)
+    assert description.labels == ("road",)
+    assert description.parity.max_levels in (0, 1)
+    assert description.training.weights_licence == "CC BY-NC-SA 3.0"
+
+
+def test_the_classifiers_score_is_trainings(classifier: Place) -> None:
+    test = read_cifar(LAYOUTS["cifar10"], classifier.data, "test")
+    expected = evaluate_labels(predictor(classifier.network, torch.device("cpu")), test).error
+    assert metric(read_description(classifier.out), "error", Precision.FP32) == expected
+
+
+def test_the_road_networks_scores_are_trainings(road: Place) -> None:
+    held = split_frames(list_frames(road.data), 1)[1]
+    predict = predictor(road.network, torch.device("cpu"))
+    expected = evaluate_road(predict, held, height=12, width=40).frame_size
+    description = read_description(road.out)
+    assert metric(description, "iou", Precision.FP32) == pytest.approx(expected.iou, abs=0.002)
+    assert metric(description, "soft_dice", Precision.FP32) == pytest.approx(expected.soft_dice, abs=0.002)
+
+
+@pytest.mark.parametrize("kind", ["classifier", "road"])
+def test_the_probe_expects_what_the_network_computes(kind: str, request: pytest.FixtureRequest) -> None:
+    place: Place = request.getfixturevalue(kind)
+    with np.load(io.BytesIO((place.out / "probe.npz").read_bytes()), allow_pickle=False) as probe:
+        arrays = dict(probe)
+    assert set(arrays) == {"images", "fp32", "fp16", "int8"}
+    assert len(arrays["images"]) == 8
+    expected = reference(place.network, arrays["images"])
+    if kind == "road":
+        assert np.abs(np.round(255 * expected) - arrays["fp32"]).max() <= 1
+    else:
+        np.testing.assert_allclose(arrays["fp32"], expected, atol=1e-5)
+
+
+def test_no_frame_of_the_road_data_is_in_the_probe(road: Place) -> None:
+    frames = [np.asarray(open_rgb(f.image).resize((40, 12))) for f in list_frames(road.data)]
+    with np.load(road.out / "probe.npz", allow_pickle=False) as probe:
+        apart = [np.abs(a.astype(int) - b).mean() for a in probe["images"] for b in frames]
+    assert min(apart) > 20
+
+
+def test_held_out_images_decide_where_there_are_any(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+    place = classifier_place(tmp_path, patch, holdout=5)
+    lines: list[str] = []
+    description = build(place.run, place.data, place.out, ALL, max_loss=100, say=lines.append)
+    assert {m.split for m in description.metrics} == {"last-5-of-training", "test"}
+    assert [line.split(":")[0] for line in lines] == ["fp32", "fp16", "int8"]
+    assert all("last-5-of-training" in line for line in lines[1:])
+
+
+def test_only_the_precisions_that_were_asked_for(tmp_path: Path) -> None:
+    place = road_place(tmp_path)
+    description = build(place.run, place.data, place.out, [Precision.FP32])
+    assert [f.precision for f in description.files] == [Precision.FP32]
+    assert not (place.out / "model.int8.onnx").exists()
+
+
+def test_a_precision_that_loses_too_much_is_refused(tmp_path: Path) -> None:
+    place = road_place(tmp_path)
+    with pytest.raises(UserError, match="--max-loss"):
+        build(place.run, place.data, place.out, ALL, max_loss=-1)
+    assert not place.out.parent.parent.exists()
+
+
+def test_all_training_data_means_agreement_with_fp32(tmp_path: Path) -> None:
+    place = road_place(tmp_path, holdout=0)
+    lines: list[str] = []
+    description = build(place.run, place.data, place.out, ALL, max_loss=1, say=lines.append)
+    assert description.metrics == ()
+    assert "int8: disagrees with fp32 by" in lines[2]
+
+
+def spoil(place: Place, name: str, value: float, where: tuple[int, ...]) -> None:
+    tensors, meaning = read_tensors(place.run / CHECKPOINT)
+    tensors[name][where] = value
+    write_tensors(place.run / CHECKPOINT, tensors, meaning)
+
+
+BAD = {
+    "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "not finished"),
+    "no run": (lambda place: shutil.rmtree(place.run), "run directory"),
+    "nan": (lambda place: spoil(place, "stem.weight", float("nan"), (0, 0, 0, 0)), "stem.weight holds"),
+    "infinite": (lambda place: spoil(place, "head.0.bias", float("inf"), (0,)), "head.0.bias holds"),
+    "indefinite": (
+        lambda place: spoil(place, "blocks.0.norm1.running_covariance", -9.0, (0, 0, 0)),
+        "blocks.0.norm1: covariance of channel 0",
+    ),
+    "no data": (lambda place: shutil.rmtree(place.data), "gt_image_2 has no"),
+    "damaged": (lambda place: (place.run / CHECKPOINT).write_bytes(b"garbage"), "damaged"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_bad_input_is_one_line_and_leaves_nothing(
+    what: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    place = road_place(tmp_path)
+    change, message = BAD[what]
+    change(place)
+    code = main(["build", str(place.run), "--data", str(place.data), "--out", str(place.out)])
+    error = capfd.readouterr().err
+    assert code == 2
+    assert error.count("\n") == 1
+    assert error.startswith("error: ")
+    assert message in error
+    assert not (tmp_path / "models").exists()
+
+
+def test_another_networks_weights_are_refused(tmp_path: Path) -> None:
+    place = road_place(tmp_path)
+    tensors, meaning = read_tensors(place.run / CHECKPOINT)
+    del tensors["stem.weight"]
+    write_tensors(place.run / CHECKPOINT, tensors, meaning)
+    with pytest.raises(UserError, match="not a network of this version"):
+        build(place.run, place.data, place.out, ALL)
