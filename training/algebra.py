@@ -39,7 +39,7 @@ class Algebra:
 
     def norm(self, p: Tensor) -> Tensor:
         """|p| = sqrt(p p*), components on the last axis."""
-        return torch.linalg.vector_norm(p, dim=-1)
+        return torch.linalg.vector_norm(p, dim=-1)  # type: ignore[no-any-return]
 
     def left_matrix(self, p: Tensor) -> Tensor:
         """L(p), (..., d, d), with L(p) q = p q: equation 4 of the paper for quaternions."""

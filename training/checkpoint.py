@@ -41,12 +41,13 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     if not path.is_file():
         raise UserError(f"{path} is missing: is this a run directory of `python -m training fit`?")
     try:
-        with safe_open(path, framework="pt") as stream:  # type: ignore[no-untyped-call]
+        with safe_open(path, framework="pt") as stream:
             metadata = stream.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise UserError(
                     f"{path} is not a checkpoint of this program: its format is {metadata.get('format')}"
                 )
-            return {name: stream.get_tensor(name) for name in stream.keys()}, json.loads(metadata["meaning"])
+            names = stream.keys()
+            return {name: stream.get_tensor(name) for name in names}, json.loads(metadata["meaning"])
     except SafetensorError as error:
         raise UserError(f"{path} is damaged ({error}): resume from an earlier state") from error

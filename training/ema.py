@@ -19,7 +19,7 @@ class Average:
     def update(self, step: int) -> None:
         """Follow the network after its step number `step`; young averages forget faster."""
         decay = min(self.decay, step / (step + 10))
-        torch._foreach_lerp_(self._ours, self._theirs, 1 - decay)  # noqa: SLF001 - torch's own EMA does the same
+        torch._foreach_lerp_(self._ours, self._theirs, 1 - decay)  # torch's own EMA does the same
 
 
 def _floats(network: nn.Module) -> list[Tensor]:

@@ -36,7 +36,7 @@ def polar_weight(
 
     magnitude = scale * torch.linalg.vector_norm(normal(dimension), dim=0)
     if dimension == 1:  # no imaginary axis: the phase is a sign
-        return (magnitude * normal(1).sign()).reshape(1, *shape)
+        return (magnitude * normal(1).sign()).reshape(1, *shape)  # type: ignore[no-any-return]
     phase = (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1) * math.pi
     axis = torch.nn.functional.normalize(normal(dimension - 1), dim=0)
-    return magnitude * torch.cat([phase.cos()[None], axis * phase.sin()])
+    return magnitude * torch.cat([phase.cos()[None], axis * phase.sin()])  # type: ignore[no-any-return]

@@ -39,7 +39,7 @@ def mixing_matrix(matrices: Tensor) -> Tensor:
 
 def channel_blocks(gram: Tensor, dimension: int) -> Tensor:
     """(d C, d C) -> (C, d, d): what `mixing_matrix` lays out, taken back."""
-    return gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1)).diagonal(0, 1, 3).permute(2, 0, 1)
+    return gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1)).diagonal(0, 1, 3).permute(2, 0, 1)  # type: ignore[no-any-return]
 
 
 class _Moments(torch.autograd.Function):

@@ -34,7 +34,7 @@ def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
     d = covariance.shape[-1]
     identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
     factor, _ = torch.linalg.cholesky_ex(covariance + eps * identity)
-    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)  # type: ignore[no-any-return]
 
 
 class HypercomplexBatchNorm2d(nn.Module):
@@ -70,7 +70,7 @@ class HypercomplexBatchNorm2d(nn.Module):
     @staticmethod
     def _initial_gamma(d: int, channels: int) -> Tensor:
         rows, columns = torch.triu_indices(d, d)
-        return ((rows == columns) / math.sqrt(d)).to(torch.get_default_dtype()).repeat(channels, 1)
+        return ((rows == columns) / math.sqrt(d)).to(torch.get_default_dtype()).repeat(channels, 1)  # type: ignore[no-any-return]
 
     @property
     def scales(self) -> bool:

@@ -27,7 +27,7 @@ class Trainer:
     ):
         self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
         torch.manual_seed(seed)
-        self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)
+        self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema_decay) if recipe.ema_decay else None
         self.optimiser = torch.optim.SGD(
             parameter_groups(self.network, recipe.weight_decay),
