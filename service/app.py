@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from service import documentation
 from service.catalogue import catalogue
 from service.cpus import usable_cpus
+from service.docs_page import add_docs
 from service.gateway import Gateway, KeyRing
 from service.inference import Inference
 from service.lifecycle import Lifecycle
@@ -102,7 +103,8 @@ def _api(
         redoc_url=None,
     )
     documentation.add_inference_routes(app, inference)
-    documentation.add_docs(app)
+    documentation.complete_schema(app, registry.names)
+    add_docs(app)
     app.include_router(catalogue(registry, lifecycle, metrics, documentation.errors(404)))
     _add_error_handlers(app)
     return app

@@ -46,7 +46,7 @@ def departure_of(request: Request) -> Departure:
 
 
 def top(row: NDArray[Any], labels: tuple[str, ...], top_k: int) -> list[dict[str, object]]:
-    """The likeliest classes first. Plain Python: numpy lets go of the interpreter, and waits to get it back."""
+    """The likeliest classes first. Plain Python: numpy would let go of the interpreter and wait for it."""
     values = row.tolist()
     order = nlargest(top_k, range(len(values)), key=values.__getitem__)
     return [{"label": labels[i], "index": i, "probability": round(values[i], 6)} for i in order]
@@ -113,7 +113,7 @@ class Inference:
                 picture, fraction = await self._render(outcome.rows[0], prepared[0].size, query, files[0])
         return Response(picture, media_type="image/png", headers=_headers(serving, fraction, timings))
 
-    async def _upload(self, request: Request, task: Task, model: str, hold: Hold) -> list[bytes]:
+    async def _upload(self, request: Request, task: Task, model: str | None, hold: Hold) -> list[bytes]:
         """The images of the body; whatever can be refused is refused before it is read."""
         headers = dict(request.scope["headers"])
         content_type = headers.get(b"content-type", b"")

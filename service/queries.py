@@ -15,13 +15,13 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ClassifyQuery:
-    model: str = ""
+    model: str | None = None
     top_k: int = 5
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentQuery:
-    model: str = ""
+    model: str | None = None
     output: Output = Output.MASK
     threshold: float = 0.5
 
@@ -59,7 +59,7 @@ def classify_query(query: bytes) -> ClassifyQuery:
     top_k = _read(
         found.get("top_k", "5"), int, lambda k: 1 <= k <= MAX_TOP_K, f"top_k is from 1 to {MAX_TOP_K}"
     )
-    return ClassifyQuery(found.get("model", ""), top_k)
+    return ClassifyQuery(found.get("model"), top_k)
 
 
 def segment_query(query: bytes) -> SegmentQuery:
@@ -69,4 +69,4 @@ def segment_query(query: bytes) -> SegmentQuery:
     rule = f"output is one of {', '.join(Output)}"
     output = _read(found.get("output", "mask"), Output, lambda _: True, rule)
     threshold = _read(found.get("threshold", "0.5"), float, lambda t: 0 <= t <= 1, "threshold is from 0 to 1")
-    return SegmentQuery(found.get("model", ""), output, threshold)
+    return SegmentQuery(found.get("model"), output, threshold)

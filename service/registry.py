@@ -116,9 +116,9 @@ class Registry:
             known = ", ".join(sorted(self._serving)) or "none"
             raise UnknownModelError(f"no model {name[:80]!r}; served are: {known}") from None
 
-    def resolve(self, task: Task, name: str = "") -> Serving:
+    def resolve(self, task: Task, name: str | None = None) -> Serving:
         """The model of that name, or the default of the task."""
-        if name:
+        if name is not None:
             serving = self.get(name)
             if serving.model.description.task is not task:
                 raise WrongTaskError(f"{name} does {serving.model.description.task}, not {task}")
@@ -132,12 +132,15 @@ class Registry:
         }[task]
         if chosen:
             return self.resolve(task, chosen)
-        able = [name for name, s in self._serving.items() if s.model.description.task is task]
+        able = self.names(task)
         if len(able) != 1:
             raise NoDefaultError(
-                f"{len(able)} models do {task}; name one with ?model= ({', '.join(sorted(able)) or 'none'})"
+                f"{len(able)} models do {task}; name one with ?model= ({', '.join(able) or 'none'})"
             )
         return self._serving[able[0]]
+
+    def names(self, task: Task) -> list[str]:
+        return [s.model.description.name for s in self.serving() if s.model.description.task is task]
 
     # --- loading ---
 

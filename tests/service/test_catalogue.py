@@ -9,7 +9,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from service.documentation import examples
+from service.docs_page import examples
 from tests.service.artifacts import CLASSIFIER, LABELS, SEGMENTER
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, plain
@@ -160,6 +160,9 @@ def test_the_schema_names_every_route_and_error(client: httpx.Client) -> None:
         errors = {status for status in operation["responses"] if status != "200"}
         assert errors == {"400", "401", "404", "408", "413", "415", "422", "500", "503", "504"}
         assert "multipart/form-data" in operation["requestBody"]["content"]
+        assert operation["parameters"][0]["schema"]["enum"] == [
+            {"/classify": CLASSIFIER, "/segment": SEGMENTER}[path]
+        ]
     assert "Problem" in schema["components"]["schemas"]
 
 

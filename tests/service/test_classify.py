@@ -121,6 +121,7 @@ FORM: dict[str, Any] = {"files": {"file": PNG}}
             "malformed-upload",
         ),
         ("/classify?model=nobody", FORM, 404, "unknown-model"),
+        ("/classify?model=", FORM, 404, "unknown-model"),
         ("/nowhere", FORM, 404, "not-found"),
         ("/models", FORM, 405, "method-not-allowed"),
         ("/classify", {"files": [("files", PNG)] * 17}, 413, "too-many-images"),
