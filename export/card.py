@@ -76,7 +76,7 @@ OUTPUT_TEXTS = {
 }
 RESIZES = {
     Task.CLASSIFICATION: "the centre square, then antialiased bilinear",
-    Task.SEGMENTATION: "antialiased bilinear, aspect\nnot kept; the map is enlarged again to the image's size",
+    Task.SEGMENTATION: "antialiased bilinear, aspect\nnot kept; the map is enlarged again to that size",
 }
 ROAD_PAPER = """\
 The paper prints an "IOU" of 0.827 for quaternions. By its authors' logs that is a soft Dice, on validation

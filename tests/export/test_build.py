@@ -2,7 +2,7 @@
 
 import io
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -144,7 +144,7 @@ def spoil(place: Place, name: str, value: float, where: tuple[int, ...]) -> None
     write_tensors(place.run / CHECKPOINT, tensors, meaning)
 
 
-BAD = {
+BAD: dict[str, tuple[Callable[[Place], object], str]] = {
     "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "not finished"),
     "no run": (lambda place: shutil.rmtree(place.run), "run directory"),
     "nan": (lambda place: spoil(place, "stem.weight", float("nan"), (0, 0, 0, 0)), "stem.weight holds"),

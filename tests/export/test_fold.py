@@ -20,11 +20,11 @@ from export.folded import FoldedBlock, FoldedNetwork, fold
 from tests.export.tiny import randomised
 from training.algebra import ALGEBRAS
 from training.errors import UserError
-from training.network import NetworkConfig, join_components
-from training.normalisation import HypercomplexBatchNorm2d
+from training.network import Block, NetworkConfig, Task, join_components
 
 DIMENSIONS = [1, 2, 4, 8]
 DILATIONS = (1, 2, 4, 1, 3, 2)
+TASKS: tuple[tuple[Task, tuple[int, ...]], ...] = (("classification", ()), ("segmentation", DILATIONS))
 
 
 def every_config() -> list[NetworkConfig]:
@@ -32,11 +32,11 @@ def every_config() -> list[NetworkConfig]:
     found = [
         NetworkConfig(algebra=algebra, task=task, whiten=whiten, width=8, classes=7, dilations=dilations)
         for algebra in ALGEBRAS
-        for task, dilations in (("classification", ()), ("segmentation", DILATIONS))
+        for task, dilations in TASKS
         for whiten in (True, False)
     ]
-    greys = itertools.product(("classification", "segmentation"), (True, False))
-    return found + [NetworkConfig(encoding="grey", task=task, whiten=w, width=8) for task, w in greys]
+    greys = itertools.product(TASKS, (True, False))
+    return found + [NetworkConfig(encoding="grey", task=task, whiten=w, width=8) for (task, _), w in greys]
 
 
 def title(config: NetworkConfig) -> str:
@@ -65,8 +65,8 @@ def test_normalisation_map_is_the_definition(d: int) -> None:
     rows, columns = np.triu_indices(d)
     packed = gamma[:, rows, columns]
 
-    tensors = (torch.from_numpy(value) for value in (mean, covariance, packed, beta))
-    matrix, offset = normalisation_map(*tensors, eps=1e-3)
+    mu, V, g, b = (torch.from_numpy(value) for value in (mean, covariance, packed, beta))
+    matrix, offset = normalisation_map(mu, V, g, b, 1e-3)
     found = (matrix.numpy() @ x.ravel() + offset.numpy()).reshape(d, channels)
 
     for c in range(channels):
@@ -120,9 +120,9 @@ def test_the_network_is_left_as_it_was() -> None:
 
 def test_covariance_without_a_factor_names_the_layer_and_the_channel() -> None:
     network = randomised(NetworkConfig(width=8))
-    norm = network.blocks[1].norm2  # type: ignore[union-attr]
-    assert isinstance(norm, HypercomplexBatchNorm2d)
-    norm.running_covariance[1] = torch.diag(torch.tensor([1.0, 1.0, -0.5, 1.0]))
+    block = network.blocks[1]
+    assert isinstance(block, Block)
+    block.norm2.running_covariance[1] = torch.diag(torch.tensor([1.0, 1.0, -0.5, 1.0]))
     with pytest.raises(UserError, match=r"blocks\.1\.norm2: covariance of channel 1 .*-0\.5"):
         fold(network)
 

@@ -76,7 +76,7 @@ def test_every_precision_has_the_same_interface(config: NetworkConfig, precision
 def test_another_runtime_agrees(config: NetworkConfig) -> None:
     """ONNX's own evaluator, in NumPy, against the unfolded network."""
     network, images = randomised(config), pictures(2, *SIZE)
-    (found,) = ReferenceEvaluator(graph(config)).run(None, {"images": images})
+    (found,) = map(np.asarray, ReferenceEvaluator(graph(config)).run(None, {"images": images}))
     expected = reference(network, images)
     if config is CLASSES:
         np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -67,7 +67,7 @@ def test_a_network_that_is_not_finite_is_refused() -> None:
     network = randomised(CONFIGS[0])
     model = written(network).SerializeToString()
     with torch.no_grad():
-        network.head[-1].bias[0] = np.inf  # type: ignore[index]
+        network.state_dict()["head.2.bias"][0] = np.inf
     with pytest.raises(ProofError, match="not finite"):
         prove(network, model, synthetic(6, *SIZE))
 
