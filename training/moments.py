@@ -1,11 +1,12 @@
-"""Mean and covariance of hypercomplex channels over a batch, on one process or on many.
+"""Sums over a batch and maps of its hypercomplex channels: all that normalisation does at every pixel.
 
-The covariance is one Gram matrix of the centred batch, of which the d x d blocks are kept: one matrix
-product instead of d(d+1)/2 strided ones. Its backward is written by hand. With N values a channel,
+A feature map is taken as values of shape (B, H, W, d, C), a view of (B, d C, H, W) where that is channels_last.
+One matrix a channel, (C, d, d), maps its d components. There are two ways to compute with them:
 
-    dL/dx = (gV + gV^T) (x - mu) / N + g_mu / N ,
+- compiled, as sums of d products, which the compiler fuses with what comes before and after;
+- uncompiled, as one matrix product with d x d diagonal blocks: C times the arithmetic, but a single pass.
 
-where gV = dL/dV and g_mu = dL/dmu. Across ranks the moments are combined exactly, and gV and g_mu are summed.
+Sums run over image rows first: short sums stay in the cache, and lose less to rounding.
 """
 
 from typing import Any
@@ -14,20 +15,36 @@ import torch
 from torch import Tensor, distributed
 
 
-def batch_moments(x: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
-    """(B, d C, H, W) -> mean (d, C) and biased covariance (C, d, d), over every rank."""
-    if dimension == 1 and not _several_ranks():
-        variance, mean = torch.var_mean(x, (0, 2, 3), correction=0)
-        return mean.reshape(1, -1), variance.reshape(-1, 1, 1)
-    mean, covariance = _Moments.apply(x, dimension)  # type: ignore[no-untyped-call]
-    return mean, covariance
+def values_of(x: Tensor, dimension: int) -> Tensor:
+    """(B, d C, H, W) -> (B, H, W, d, C)."""
+    return x.permute(0, 2, 3, 1).unflatten(3, (dimension, -1))
 
 
-def batch_mean(x: Tensor, dimension: int) -> Tensor:
-    """(B, d C, H, W) -> mean (d, C), over every rank."""
-    if _several_ranks():
-        return batch_moments(x, dimension)[0]
-    return x.mean((0, 2, 3)).reshape(dimension, -1)
+def images_of(values: Tensor) -> Tensor:
+    """(B, H, W, d, C) -> (B, d C, H, W), channels_last."""
+    return values.flatten(3).permute(0, 3, 1, 2)
+
+
+def total(values: Tensor) -> Tensor:
+    """The sum over batch and space, (d, C)."""
+    return values.sum(2).sum((0, 1))
+
+
+def products(p: Tensor, q: Tensor) -> Tensor:
+    """sum p q^T over batch and space, (C, d, d)."""
+    dimension = p.shape[3]
+    if _fused(dimension):
+        return (p.unsqueeze(4) * q.unsqueeze(3)).sum(2).sum((0, 1)).permute(2, 0, 1)
+    return channel_blocks(_rows(p).T @ _rows(q), dimension)
+
+
+def mix(matrices: Tensor, values: Tensor, offset: Tensor) -> Tensor:
+    """M v + offset, with a matrix a channel, (C, d, d); the offset is (d, C) or has the shape of the values."""
+    if _fused(values.shape[3]):
+        return (_channels_innermost(matrices) * values.unsqueeze(3)).sum(4) + offset
+    rows = _rows(values)
+    mixed = torch.addmm(offset.reshape(-1, rows.shape[1]), rows, mixing_matrix(matrices).T)
+    return mixed.reshape(values.shape)
 
 
 def mixing_matrix(matrices: Tensor) -> Tensor:
@@ -39,53 +56,81 @@ def mixing_matrix(matrices: Tensor) -> Tensor:
 
 def channel_blocks(gram: Tensor, dimension: int) -> Tensor:
     """(d C, d C) -> (C, d, d): what `mixing_matrix` lays out, taken back."""
-    return gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1)).diagonal(0, 1, 3).permute(2, 0, 1)  # type: ignore[no-any-return]
+    return gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1)).diagonal(0, 1, 3).permute(2, 0, 1)
 
 
-class _Moments(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, dimension: int) -> tuple[Tensor, Tensor]:
-        rows = _rows(x)
-        mean = rows.mean(0)
-        centred = rows - mean  # before the product: the mean may be a hundred deviations away
-        gram = centred.T @ centred / len(rows)
-        ctx.count = len(rows)
-        if _several_ranks():
-            mean, gram, ctx.count = _combine(mean, gram, ctx.count)
-        ctx.save_for_backward(x, mean)
-        return mean.reshape(dimension, -1), channel_blocks(gram, dimension).contiguous()
-
-    @staticmethod
-    def backward(ctx: Any, grad_mean: Tensor, grad_covariance: Tensor) -> tuple[Tensor, None]:
-        x, mean = ctx.saved_tensors
-        if _several_ranks():
-            grad_mean, grad_covariance = _summed(grad_mean), _summed(grad_covariance)
-        mix = mixing_matrix(grad_covariance + grad_covariance.mT) / ctx.count
-        shift = grad_mean.reshape(-1) / ctx.count - mix @ mean
-        grad_rows = torch.addmm(shift, _rows(x), mix)
-        batch, _, height, width = x.shape
-        return grad_rows.reshape(batch, height, width, -1).permute(0, 3, 1, 2), None
+def batch_moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
+    """Mean (d, C), biased covariance (C, d, d) and number of values a channel, over every rank."""
+    count = values.shape[:3].numel()
+    mean = total(values) / count
+    centred = values - mean  # before the product: the mean may be a hundred deviations away
+    covariance = products(centred, centred) / count
+    return _combine(mean, covariance, count) if several_ranks() else (mean, covariance, count)
 
 
-def _rows(x: Tensor) -> Tensor:
-    """(B, K, H, W) -> (B H W, K), a view where x is channels_last."""
-    return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
+def batch_mean(values: Tensor) -> Tensor:
+    """Mean (d, C) over every rank, with its gradient."""
+    count = values.shape[:3].numel()
+    if not several_ranks():
+        return total(values) / count
+    counts = sum_over_ranks(torch.full((), float(count), device=values.device))
+    summed: Tensor = _SumOverRanks.apply(total(values))  # type: ignore[no-untyped-call]
+    return summed / counts
 
 
-def _several_ranks() -> bool:
+def several_ranks() -> bool:
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1
 
 
-def _summed(x: Tensor) -> Tensor:
-    total = x.clone(memory_format=torch.contiguous_format)
-    distributed.all_reduce(total)
-    return total
+def sum_over_ranks(x: Tensor) -> Tensor:
+    summed = x.clone(memory_format=torch.contiguous_format)
+    distributed.all_reduce(summed)
+    return summed
 
 
-def _combine(mean: Tensor, gram: Tensor, count: int) -> tuple[Tensor, Tensor, int]:
-    """Moments of the union of all ranks' rows, which may differ in number."""
-    total = int(_summed(torch.tensor(count)))
-    share = count / total
-    global_mean = _summed(mean * share)
-    away = mean - global_mean
-    return global_mean, _summed((gram + torch.outer(away, away)) * share), total
+class _SumOverRanks(torch.autograd.Function):
+    """Every rank's output depends on every rank's input alike: the gradient is summed as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:  # noqa: ARG004 - torch's signature
+        return sum_over_ranks(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # noqa: ARG004
+        return sum_over_ranks(gradient)
+
+
+def _combine(mean: Tensor, covariance: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Moments of the union of all ranks' values, which may differ in number; one exchange, equal everywhere."""
+    ours = torch.cat([mean.new_tensor([count]), mean.flatten(), covariance.flatten()])
+    gathered = ours.new_empty(distributed.get_world_size(), len(ours))
+    distributed.all_gather(list(gathered), ours)
+    counts, means, covariances = gathered.split([1, mean.numel(), covariance.numel()], 1)
+    share = counts / counts.sum()
+    union = (share * means).sum(0)
+    away = (means - union).unflatten(1, mean.shape)  # (ranks, d, C)
+    between = torch.einsum("r,rac,rbc->cab", share[:, 0], away, away)
+    return (
+        union.reshape(mean.shape),
+        (share * covariances).sum(0).reshape(covariance.shape) + between,
+        counts.sum(),
+    )
+
+
+def _fused(dimension: int) -> bool:
+    return dimension == 1 or torch.compiler.is_compiling()
+
+
+def _rows(values: Tensor) -> Tensor:
+    return values.reshape(-1, values.shape[3:].numel())
+
+
+def _channels_innermost(matrices: Tensor) -> Tensor:
+    """(C, d, d) -> (d, d, C) in memory, by a product that the compiler cannot turn into a view.
+
+    It orders its loops by the strides of what they read: a view would put the channels outside, and every
+    access to the feature map would be strided.
+    """
+    flat, d = matrices.flatten(1), matrices.shape[1]
+    identity = torch.eye(d * d, dtype=flat.dtype, device=flat.device)
+    return (identity @ flat.T).reshape(d, d, -1)

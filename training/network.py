@@ -49,6 +49,10 @@ class NetworkConfig:
         blocks = 3 * self.depth
         if self.dilations and len(self.dilations) != blocks:
             raise ValueError(f"{len(self.dilations)} dilations for {blocks} blocks: give one a block")
+        if min(self.dilations, default=1) < 1:
+            raise ValueError(f"dilation {min(self.dilations)} is too small: use 1 or more")
+        if self.classes < 1:
+            raise ValueError(f"{self.classes} classes are too few: use 1 or more")
 
 
 class Components(nn.Module):

@@ -11,14 +11,24 @@ ones; evaluation uses the running ones, and is then the affine map that `export`
 """
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from .algebra import Algebra
 from .convolution import hypercomplex_channels
-from .moments import batch_mean, batch_moments, mixing_matrix
+from .moments import (
+    batch_mean,
+    batch_moments,
+    images_of,
+    mix,
+    products,
+    several_ranks,
+    sum_over_ranks,
+    total,
+    values_of,
+)
 
 
 def packing(dimension: int) -> Tensor:
@@ -30,11 +40,62 @@ def packing(dimension: int) -> Tensor:
 
 
 def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
-    """(C, d, d) covariances V -> W = L^-1 with L L^T = V + eps I."""
+    """(C, d, d) covariances V -> W = L^-1 with L L^T = V + eps I.
+
+    eps gives way to a few units in the last place of a variance where it is smaller: otherwise duplicated
+    channels of a large variance would have no factor.
+    """
     d = covariance.shape[-1]
     identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
-    factor, _ = torch.linalg.cholesky_ex(covariance + eps * identity)
-    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)  # type: ignore[no-any-return]
+    rounding = 32 * torch.finfo(covariance.dtype).eps * covariance.diagonal(0, 1, 2)
+    factor, _ = torch.linalg.cholesky_ex(covariance + torch.diag_embed(rounding.clamp_min(eps)))
+    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+
+
+class _Whiten(torch.autograd.Function):
+    """y = M (x - mu) + beta, M = gamma W, with the moments of the batch, which are returned as well.
+
+    Backward, with dM = sum dy (x - mu)^T over the N values of a channel, and Phi(A) the lower triangle of A
+    with half of its diagonal:
+
+        dgamma = dM W^T,   dbeta = sum dy,   dV = -W^T Phi(gamma^T dM W^T) W,
+        dx = M^T dy + (dV + dV^T) (x - mu) / N - M^T dbeta / N .
+
+    In the last two, dM and dbeta are sums over all ranks.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        values = values_of(x, len(beta))
+        mean, covariance, ctx.count = batch_moments(values)
+        centred = values - mean
+        W = whitening_matrix(covariance, eps)
+        ctx.save_for_backward(centred, gamma, W)
+        ctx.mark_non_differentiable(mean, covariance)
+        return images_of(mix(gamma @ W, centred, beta)), mean, covariance
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        centred, gamma, W = ctx.saved_tensors
+        dy = values_of(grad, centred.shape[3])
+        dM, dbeta = products(dy, centred), total(dy)
+        grad_gamma, grad_beta = dM @ W.mT, dbeta
+        if several_ranks():
+            dM, dbeta = _summed(dM, dbeta)
+        lower = (gamma.mT @ dM @ W.mT).tril()
+        dV = -W.mT @ (lower - torch.diag_embed(lower.diagonal(0, 1, 2)) / 2) @ W
+        M = gamma @ W
+        shift = torch.einsum("cab,ac->bc", M, dbeta) / -ctx.count
+        dx = mix((dV + dV.mT) / ctx.count, centred, mix(M.mT, dy, shift))
+        return images_of(dx), grad_gamma, grad_beta, None
+
+
+def _summed(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both over all ranks, in one exchange."""
+    summed = sum_over_ranks(torch.cat([a.flatten(), b.flatten()]))
+    return summed[: a.numel()].reshape(a.shape), summed[a.numel() :].reshape(b.shape)
 
 
 class HypercomplexBatchNorm2d(nn.Module):
@@ -82,34 +143,33 @@ class HypercomplexBatchNorm2d(nn.Module):
             return self._normalise(x if x.dtype == torch.float64 else x.float()).to(x.dtype)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        mean, covariance = self._batch_statistics(x) if self.training else self._running_statistics()
-        if covariance is None:
+        if not self.training:
+            return self._evaluate(x)
+        if not self.scales:
+            mean = batch_mean(values_of(x, self.algebra.dimension))
+            self._track(self.running_mean, mean)
             return x + (self.beta - mean).reshape(-1, 1, 1)
-        matrix, offset = self.affine(mean, covariance)
-        if self.algebra.dimension == 1:
-            return x * matrix.reshape(-1, 1, 1) + offset.reshape(-1, 1, 1)
-        return F.conv2d(x, mixing_matrix(matrix)[..., None, None], offset.reshape(-1))
+        y, mean, covariance = _Whiten.apply(x, self.gamma_matrix(), self.beta, self.eps)  # type: ignore[no-untyped-call]
+        self._track(self.running_mean, mean)
+        self._track(self.running_covariance, covariance)
+        return y  # type: ignore[no-any-return]
+
+    def _evaluate(self, x: Tensor) -> Tensor:
+        if not self.scales:
+            return x + (self.beta - self.running_mean).reshape(-1, 1, 1)
+        matrix, offset = self.affine(self.running_mean, self.running_covariance)
+        return images_of(mix(matrix, values_of(x, self.algebra.dimension), offset))
 
     def affine(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
         """M = gamma W, (C, d, d), and b = beta - M mu, (d, C)."""
-        matrix = whitening_matrix(covariance, self.eps)
-        if self.gamma is not None:
-            matrix = self.gamma[:, self.packing] @ matrix
+        matrix = self.gamma_matrix() @ whitening_matrix(covariance, self.eps)
         return matrix, self.beta - torch.einsum("cab,bc->ac", matrix, mean)
 
-    def _running_statistics(self) -> tuple[Tensor, Tensor | None]:
-        return self.running_mean, self.running_covariance if self.scales else None
-
-    def _batch_statistics(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        d = self.algebra.dimension
-        if not self.scales:
-            mean = batch_mean(x, d)
-            self._track(self.running_mean, mean)
-            return mean, None
-        mean, covariance = batch_moments(x, d)
-        self._track(self.running_mean, mean)
-        self._track(self.running_covariance, covariance)
-        return mean, covariance
+    def gamma_matrix(self) -> Tensor:
+        """gamma, (C, d, d); the identity where the layer has none."""
+        if self.gamma is None:
+            return torch.ones_like(self.running_covariance)  # only real layers scale without a gamma
+        return self.gamma[:, self.packing]
 
     @torch.no_grad()
     def _track(self, running: Tensor, batch: Tensor) -> None:
