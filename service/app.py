@@ -31,6 +31,7 @@ from service.problems import (
     response_for,
     response_of,
 )
+from service.protocol_v2 import protocol_v2
 from service.registry import Registry
 from service.settings import Settings
 
@@ -73,7 +74,7 @@ def create_app(
     pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images")
     inference = Inference(settings, registry, metrics, pool)
     gateway = Gateway(
-        _api(inference, lifecycle, metrics, registry, pool),
+        _api(inference, lifecycle, metrics, registry, pool, repository=bool(settings.keys())),
         hot={"/classify": inference.classify, "/segment": inference.segment},
         keys=KeyRing(settings.keys()),
         lifecycle=lifecycle,
@@ -84,7 +85,13 @@ def create_app(
 
 
 def _api(
-    inference: Inference, lifecycle: Lifecycle, metrics: Metrics, registry: Registry, pool: ThreadPoolExecutor
+    inference: Inference,
+    lifecycle: Lifecycle,
+    metrics: Metrics,
+    registry: Registry,
+    pool: ThreadPoolExecutor,
+    *,
+    repository: bool,
 ) -> FastAPI:
     """Everything FastAPI routes and documents."""
 
@@ -105,7 +112,8 @@ def _api(
     documentation.add_inference_routes(app, inference)
     documentation.complete_schema(app, registry.names)
     add_docs(app)
-    app.include_router(catalogue(registry, lifecycle, metrics, documentation.errors(404)))
+    app.include_router(protocol_v2(inference, registry, lifecycle, installed_version(), repository))
+    app.include_router(catalogue(registry, lifecycle, metrics))
     _add_error_handlers(app)
     return app
 
@@ -124,7 +132,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         return response_of(BadParameterError(str(error.errors()[0]["msg"])), request.state.request_id)
 
     async def own(request: Request, error: Exception) -> Response:
-        return response_of(error, request.state.request_id)
+        return response_of(error, request.state.request_id, request.url.path)
 
     app.add_exception_handler(HTTPException, http_error)
     app.add_exception_handler(RequestValidationError, invalid)

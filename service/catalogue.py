@@ -1,11 +1,10 @@
 """The routes that describe the service: models, health, readiness, metrics."""
 
-from typing import Any
-
 from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from service.artifact import Description
+from service.documentation import errors
 from service.lifecycle import Lifecycle
 from service.metrics import CONTENT_TYPE, Metrics
 from service.registry import Registry, Serving
@@ -92,17 +91,18 @@ def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
     )
 
 
-def catalogue(
-    registry: Registry, lifecycle: Lifecycle, metrics: Metrics, responses: dict[int | str, dict[str, Any]]
-) -> APIRouter:
-    """The router; `responses` documents the errors they share."""
+def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> APIRouter:
+    """The router."""
     router = APIRouter()
+    keyed = errors(401)
 
-    @router.get("/models", tags=["models"], summary="Every model served, and every version refused")
+    @router.get(
+        "/models", tags=["models"], summary="Every model served, and every version refused", responses=keyed
+    )
     async def list_models() -> Models:
         return Models(models=[served(s) for s in registry.serving()], refused=_refused(registry))
 
-    @router.get("/models/{name}", tags=["models"], summary="One model", responses=responses)
+    @router.get("/models/{name}", tags=["models"], summary="One model", responses=errors(401, 404))
     async def show_model(name: str) -> ServedModel:
         return served(registry.get(name))
 
@@ -126,7 +126,7 @@ def catalogue(
         tags=["health"],
         summary="For Prometheus",
         response_class=Response,
-        responses={200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
+        responses=keyed | {200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
     )
     async def show_metrics() -> Response:
         return Response(metrics.render(), media_type=CONTENT_TYPE)

@@ -150,7 +150,7 @@ class Gateway:
             self._metrics.rejections.labels(kind.slug).inc()
         if answer.status:  # answered already; had it been half an answer, the server would cut it off
             return
-        await response_of(error, answer.request_id)(scope, receive, answer.send)
+        await response_of(error, answer.request_id, scope["path"])(scope, receive, answer.send)
 
     def _counters_of(self, route: str, status: int) -> tuple[Counter, Histogram]:
         """Looked up once for each pair: finding a labelled child costs more than counting."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ from service.problems import BadParameterError, DeadlineExceededError
 from service.queries import SegmentQuery, classify_query, segment_query
 from service.registry import Registry, Serving
 from service.settings import Settings
+from service.tensors import HEADER_LENGTH, read_request, write_response
 from service.uploads import Hold, UploadLimits, UploadMemory, check_length, check_type, images_of, read_body
 
 
@@ -112,6 +113,23 @@ class Inference:
                 prepared, outcome, timings = await self._infer(serving, files, departure_of(request))
                 picture, fraction = await self._render(outcome.rows[0], prepared[0].size, query, files[0])
         return Response(picture, media_type="image/png", headers=_headers(serving, fraction, timings))
+
+    async def tensors(self, request: Request, find: Callable[[], Serving]) -> Response:
+        """One request of the Open Inference Protocol; `find` names the model, before and after the upload."""
+        find().batcher.check_room(1)
+        check_length(request.headers.get("content-length", "").encode(), self._limits.max_body_bytes)
+        with self._memory.hold() as hold:
+            body = await read_body(request.receive, self._limits, hold)
+            async with self._deadline():
+                serving = find()
+                description = serving.model.description
+                asked = read_request(
+                    body, request.headers.get(HEADER_LENGTH), description, self._limits.max_images
+                )
+                with serving.lease(), serving.batcher.admit(len(asked.images)):
+                    outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
+        content, headers = write_response(asked, description, outcome.rows)
+        return Response(content, headers=headers)
 
     async def _upload(self, request: Request, task: Task, model: str | None, hold: Hold) -> list[bytes]:
         """The images of the body; whatever can be refused is refused before it is read."""

@@ -128,13 +128,15 @@ def _headers_of(error: Exception, kind: Kind) -> dict[str, str]:
     return {}
 
 
-def response_of(error: Exception, request_id: str) -> Response:
+def response_of(error: Exception, request_id: str, path: str = "") -> Response:
     """The document of an error. What went wrong inside stays inside: it is logged, not sent."""
     kind = kind_of(error)
     detail = str(error) if kind.status != 500 else "The fault has been logged under this request id."
     members: dict[str, Any] = {}
     if isinstance(error, ImageError) and error.index is not None:
         detail, members = f"image {error.index}: {detail}", {"index": error.index}
+    if path.startswith("/v2"):
+        members["error"] = detail  # where clients of the Open Inference Protocol look
     return response_for(kind, detail, request_id, _headers_of(error, kind), **members)
 
 

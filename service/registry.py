@@ -99,6 +99,7 @@ class Registry:
         self._rescanning = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
+        self.unloaded: set[str] = set()  # by hand: a rescan leaves them alone
 
     # --- finding a model ---
 
@@ -175,7 +176,20 @@ class Registry:
             for name in self._serving.keys() - on_disk.keys():
                 self._replace(name, None)
             for name, versions in on_disk.items():
-                await self._rescan_one(name, versions)
+                if name not in self.unloaded:
+                    await self._rescan_one(name, versions)
+
+    async def load(self, name: str) -> None:
+        """Serve the highest version of a name on disk; UnknownModelError where there is none that can be."""
+        self.unloaded.discard(name)
+        await self.rescan()
+        self.get(name)
+
+    def unload(self, name: str) -> None:
+        """Stop serving a name until it is loaded again."""
+        self.get(name)
+        self.unloaded.add(name)
+        self._replace(name, None)
 
     async def _rescan_one(self, name: str, versions: list[int]) -> None:
         current = self._serving.get(name)

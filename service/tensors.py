@@ -1,0 +1,140 @@
+"""Tensors of the Open Inference Protocol v2: JSON, or JSON followed by raw bytes. Pure functions."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from service.artifact import INPUT_NAME, Description, Task
+from service.problems import BadParameterError, MalformedUploadError
+from service.session import OUTPUT_DTYPES, row_shape
+
+HEADER_LENGTH = "inference-header-content-length"
+DATATYPES = {np.dtype(np.uint8): "UINT8", np.dtype(np.float32): "FP32"}
+
+
+@dataclass(frozen=True, slots=True)
+class InferRequest:
+    id: str
+    images: NDArray[np.uint8]
+    binary: bool  # whether the output goes back as raw bytes
+
+
+def metadata(description: Description) -> dict[str, Any]:
+    """What the model takes and returns, in the protocol's words."""
+    output = OUTPUT_DTYPES[description.task]
+    shape = [-1, description.height, description.width, 3]
+    return {
+        "name": description.name,
+        "versions": [str(description.version)],
+        "platform": "onnxruntime_onnx",
+        "inputs": [{"name": INPUT_NAME, "datatype": "UINT8", "shape": shape}],
+        "outputs": [
+            {
+                "name": description.output_name,
+                "datatype": DATATYPES[output],
+                "shape": [-1, *row_shape(description)],
+                **(
+                    {"parameters": {"labels": description.labels}}
+                    if description.task is Task.CLASSIFICATION
+                    else {}
+                ),
+            }
+        ],
+    }
+
+
+def _document(body: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
+    """The JSON part and the raw part of a request."""
+    if header_length is not None and not (header_length.isdigit() and int(header_length) <= len(body)):
+        raise MalformedUploadError(f"{HEADER_LENGTH} is not a length within the body")
+    length = len(body) if header_length is None else int(header_length)
+    try:
+        document = orjson.loads(body[:length])
+    except orjson.JSONDecodeError as error:
+        raise MalformedUploadError(f"the request is not JSON: {error}") from None
+    if not isinstance(document, dict):
+        raise MalformedUploadError("the request is not a JSON object")
+    return document, body[length:]
+
+
+def _values(tensor: dict[str, Any], raw: bytes) -> NDArray[np.uint8]:
+    """The numbers of a tensor, from the raw bytes behind the document or from its `data`."""
+    if "binary_data_size" in _parameters(tensor):
+        return np.frombuffer(raw, np.uint8)
+    try:
+        values = np.asarray(tensor.get("data"))
+    except ValueError:
+        raise BadParameterError("data is ragged") from None
+    if values.dtype.kind not in "iu" or values.size == 0 or values.min() < 0 or values.max() > 255:
+        raise BadParameterError("data must be whole numbers from 0 to 255")
+    return values.astype(np.uint8).ravel()
+
+
+def _parameters(part: dict[str, Any]) -> dict[str, Any]:
+    found = part.get("parameters", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _only(parts: object, what: str) -> dict[str, Any]:
+    if not (isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict)):
+        raise BadParameterError(f"exactly one {what} is taken")
+    return parts[0]
+
+
+def read_request(
+    body: bytes, header_length: str | None, description: Description, max_images: int
+) -> InferRequest:
+    """The images of a request, or what is wrong with it."""
+    document, raw = _document(body, header_length)
+    tensor = _only(document.get("inputs"), "input")
+    size = [description.height, description.width, 3]
+    shape = tensor.get("shape")
+    count = shape[0] if isinstance(shape, list) and shape else 0
+    if (tensor.get("name"), tensor.get("datatype")) != (INPUT_NAME, "UINT8"):
+        raise BadParameterError(f"the input is {INPUT_NAME} of datatype UINT8")
+    if not isinstance(count, int) or shape != [count, *size] or not 1 <= count <= max_images:
+        raise BadParameterError(
+            f"the shape is [1 to {max_images}, {', '.join(map(str, size))}], not {shape!s:.80}"
+        )
+    values = _values(tensor, raw)
+    if values.size != count * description.height * description.width * 3:
+        raise BadParameterError(f"{values.size} numbers do not fill the shape {shape}")
+    binary = bool(_parameters(document).get("binary_data_output"))
+    if "outputs" in document:
+        output = _only(document["outputs"], "output")
+        if output.get("name") != description.output_name:
+            raise BadParameterError(f"the output is {description.output_name}")
+        binary = bool(_parameters(output).get("binary_data", binary))
+    return InferRequest(str(document.get("id", "")), values.reshape(count, *size), binary)
+
+
+def write_response(
+    request: InferRequest, description: Description, rows: list[NDArray[Any]]
+) -> tuple[bytes, dict[str, str]]:
+    """Body and headers of an answer."""
+    values = np.stack(rows)
+    output: dict[str, Any] = {
+        "name": description.output_name,
+        "datatype": DATATYPES[values.dtype],
+        "shape": list(values.shape),
+    }
+    raw = values.tobytes() if request.binary else b""
+    output |= (
+        {"parameters": {"binary_data_size": len(raw)}}
+        if request.binary
+        else {"data": values.ravel().tolist()}
+    )
+    document = {
+        "model_name": description.name,
+        "model_version": str(description.version),
+        "outputs": [output],
+    }
+    if request.id:
+        document["id"] = request.id
+    head = orjson.dumps(document)
+    if not request.binary:
+        return head, {"content-type": "application/json"}
+    return head + raw, {"content-type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
