@@ -114,6 +114,9 @@ def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = F
     )
 
 
+# Ground truth shrunk to this size and enlarged again keeps an IoU of 0.995 on the held-out frames (0.997 at the
+# paper's 93 x 310), for less than half of the work; and the field of view, 87 pixels, then spans more of the street.
+ROAD_HEIGHT, ROAD_WIDTH = 64, 208
 ROAD_DILATIONS = (1, 2, 4, 8, 4, 2)
 
 
@@ -130,8 +133,8 @@ def _road_fast(algebra: str) -> Recipe:
         augmentation=Augmentation(flip="random", scale=0.25, shift=0.1, colour=0.4),
         ema_decay=0.99,
         holdout=HOLDOUT,
-        height=93,
-        width=310,
+        height=ROAD_HEIGHT,
+        width=ROAD_WIDTH,
     )
 
 
