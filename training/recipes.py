@@ -114,8 +114,8 @@ def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = F
     )
 
 
-# Ground truth shrunk to this size and enlarged again keeps an IoU of 0.995 on the held-out frames (0.997 at the
-# paper's 93 x 310), for less than half of the work; and the field of view, 87 pixels, then spans more of the street.
+# Ground truth shrunk to this size and enlarged again keeps an IoU of 0.995 on the held-out frames (0.997 at
+# the paper's 93 x 310), for less than half of the work; the field of view, 87 pixels, spans more street.
 ROAD_HEIGHT, ROAD_WIDTH = 64, 208
 ROAD_DILATIONS = (1, 2, 4, 8, 4, 2)
 
