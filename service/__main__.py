@@ -1,5 +1,6 @@
 """`python -m service`: serve the models directory over HTTP."""
 
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ def serve_command(arguments: Sequence[str]) -> int:
     try:
         settings, debug = parse(arguments)
         logs.configure(settings.log_level, settings.log_format)
+        _expect_signals()
         from service.app import create_app  # after the settings: a typing mistake is told at once
         from service.server import exit_stuck, serve
 
@@ -28,6 +30,12 @@ def serve_command(arguments: Sequence[str]) -> int:
         print(f"service: {error}", file=sys.stderr)
         return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_START
     return 0
+
+
+def _expect_signals() -> None:
+    """While the models load: nothing is accepted yet, so SIGTERM just ends, and SIGHUP has nothing to add."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 
 def main(arguments: Sequence[str]) -> int:

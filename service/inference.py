@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from heapq import nlargest
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 import orjson
 from numpy.typing import NDArray
@@ -21,12 +21,15 @@ from service.batching import Outcome
 from service.decoding import Decoder, Prepared
 from service.lifecycle import DEPARTURE, Departure
 from service.metrics import Metrics
-from service.problems import BadParameterError, DeadlineExceededError
+from service.problems import BadParameterError, ClientGoneError, DeadlineExceededError
 from service.queries import SegmentQuery, classify_query, segment_query
 from service.registry import Registry, Serving
 from service.settings import Settings
 from service.tensors import HEADER_LENGTH, read_request, write_response
 from service.uploads import Hold, UploadLimits, UploadMemory, check_length, check_type, images_of, read_body
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +114,9 @@ class Inference:
             async with self._deadline():
                 serving = self._registry.resolve(Task.SEGMENTATION, query.model)
                 prepared, outcome, timings = await self._infer(serving, files, departure_of(request))
-                picture, fraction = await self._render(outcome.rows[0], prepared[0].size, query, files[0])
+                picture, fraction = await self._render(
+                    outcome.rows[0], prepared[0].size, query, files[0], departure_of(request)
+                )
         return Response(picture, media_type="image/png", headers=_headers(serving, fraction, timings))
 
     async def tensors(self, request: Request, find: Callable[[], Serving]) -> Response:
@@ -123,9 +128,8 @@ class Inference:
             async with self._deadline():
                 serving = find()
                 description = serving.model.description
-                asked = read_request(
-                    body, request.headers.get(HEADER_LENGTH), description, self._limits.max_images
-                )
+                length = request.headers.get(HEADER_LENGTH)
+                asked = await self._aside(read_request, body, length, description, self._limits.max_images)
                 with serving.lease(), serving.batcher.admit(len(asked.images)):
                     outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
         content, headers = write_response(asked, description, outcome.rows)
@@ -166,18 +170,29 @@ class Inference:
         return prepared, outcome, Timings(decode_s, outcome.queue_s, outcome.run_s)
 
     async def _render(
-        self, road: images.Pixels, size: tuple[int, int], query: SegmentQuery, data: bytes
+        self,
+        road: images.Pixels,
+        size: tuple[int, int],
+        query: SegmentQuery,
+        data: bytes,
+        departure: Departure,
     ) -> tuple[bytes, float]:
-        """Off the event loop. An overlay decodes its photo again: kept, it would fill the memory."""
+        """An overlay decodes its photo again: kept, each waiting request would hold it whole in memory."""
 
         def job() -> tuple[bytes, float]:
+            if departure.gone:
+                raise ClientGoneError("the client left before its picture was drawn")
             overlay = query.output is images.Output.OVERLAY
             return render(road, size, query, images.decode(data, self._max_pixels) if overlay else None)
 
         begun = time.perf_counter()
-        rendered = await asyncio.get_running_loop().run_in_executor(self._pool, job)
+        rendered = await self._aside(job)
         self._stages["render"].observe(time.perf_counter() - begun)
         return rendered
+
+    async def _aside(self, work: Callable[P, T], *arguments: P.args, **_: P.kwargs) -> T:
+        """Off the event loop: this may take long enough for the other clients to notice."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
 
 def _headers(serving: Serving, fraction: float, timings: Timings) -> dict[str, str]:

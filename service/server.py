@@ -17,7 +17,7 @@ from service.registry import Registry
 from service.settings import Settings
 
 EXIT_STUCK = 70
-STUCK_NOTICE_S = 1.0  # for /readyz to be seen and the other answers to leave
+STUCK_NOTICE_S = 2.0  # for /readyz to be seen and the other answers to leave
 SWITCH_INTERVAL_S = 0.001  # the session thread needs the interpreter briefly and at once, between runs
 log = logging.getLogger("service.server")
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -47,6 +46,9 @@ class Gate:
 
     def open(self) -> None:
         self._pass.set()
+
+    def close(self) -> None:
+        self._pass.clear()
 
     def __call__(self, images: Image) -> NDArray[Any]:
         self.batches.append(len(images))
@@ -141,19 +143,23 @@ def test_a_full_queue_refuses_and_room_comes_back() -> None:
 
 def test_work_that_cannot_start_in_time_is_refused_at_once() -> None:
     async def test() -> None:
-        def slow(images: Image) -> NDArray[Any]:
-            time.sleep(0.1 * len(images))
-            return total(images)
+        now, gate = [0.0], Gate(open_=True)
+
+        def model(images: Image) -> NDArray[Any]:
+            now[0] += 0.1 * len(images)
+            return gate(images)
 
         limits = Limits(max_batch=1, queue_images=100, queue_timeout_s=0.25, stuck_after_s=1)
-        batcher = Batcher(slow, limits)
+        batcher = Batcher(model, limits, clock=lambda: now[0])
         await submit(batcher, 1)  # now its pace is known: 0.1 s an image
+        gate.close()
         work = started(*(submit(batcher, v) for v in range(3)))
         await asyncio.sleep(0)
         with pytest.raises(QueueFullError) as refusal:
             await submit(batcher, 9)
-        assert refusal.value.retry_after_s == pytest.approx(0.3, rel=0.3)
-        await asyncio.gather(*work)
+        assert refusal.value.retry_after_s == pytest.approx(0.3)
+        gate.open()
+        await asyncio.gather(*work, return_exceptions=True)
         await batcher.close()
 
     run(test)
