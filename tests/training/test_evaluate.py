@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from tests.training.tiny_data import road_recipe, write_cifar, write_frames, write_run
+from tests.training.tiny_data import BACKGROUND, ROAD, road_recipe, write_cifar, write_frames, write_run
 from training.__main__ import main
 from training.augment import normalise
 from training.cifar import CIFAR10, LabelledImages
@@ -46,9 +46,14 @@ def test_a_label_predictor_returns_probabilities() -> None:
 
 
 def test_road_is_scored_at_both_sizes_over_all_frames(tmp_path: Path) -> None:
-    """Five frames, one more than a batch; the network says road in the lower half of its map."""
+    """Five frames, one more than a batch; the network says road in the lower half of its map.
+
+    The truth of the first is noise, which any resizing but the nearest would blend.
+    """
     write_frames(tmp_path, each=2)
     frames = list_frames(tmp_path)[:5]
+    noise = np.random.default_rng(0).integers(0, 2, (19, 62, 1), np.uint8)
+    Image.fromarray(np.where(noise, ROAD, BACKGROUND).astype(np.uint8)).save(frames[0].truth)
 
     def lower_half(images: Images) -> NDArray[np.uint8]:
         maps = np.zeros(images.shape[:3], np.uint8)

@@ -84,7 +84,9 @@ def test_a_perfect_map_and_its_opposite() -> None:
     assert (opposite.iou, opposite.soft_dice, opposite.average_precision) == (0, 0, 0.5)
 
 
-@pytest.mark.parametrize(("threshold", "least"), [(0.5, 128), (0.25, 64), (0.2, 51), (0.999, 255)])
+@pytest.mark.parametrize(
+    ("threshold", "least"), [(0.5, 128), (0.25, 64), (0.26, 67), (0.2, 51), (0.999, 255)]
+)
 def test_the_threshold_is_a_value_of_the_map(threshold: float, least: int) -> None:
     assert first_road_value(threshold) == least
     assert road_mask(np.array([least - 1, least], np.uint8), threshold).tolist() == [False, True]
