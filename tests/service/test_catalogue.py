@@ -12,7 +12,7 @@ from PIL import Image
 from service.docs_page import examples
 from tests.service.artifacts import CLASSIFIER, LABELS, SEGMENTER
 from tests.service.conftest import Start
-from tests.service.harness import RunningService, plain
+from tests.service.harness import RunningService, plain, wait_until
 
 RED = plain((200, 60, 40))
 
@@ -103,6 +103,7 @@ def test_an_id_is_made_or_taken_over_and_logged(service: RunningService) -> None
     assert kept == "from-the-client.1"
     forged = service.client.get("/healthz", headers={"x-request-id": 'a" b'}).headers["x-request-id"]
     assert re.fullmatch(r"[0-9a-f]{16}", forged)
+    wait_until(lambda: forged in service.log())
     lines = [json.loads(line) for line in service.log().splitlines()]  # every line is a document
     ids = [line["request_id"] for line in lines if line["message"] == "request"]
     assert {made, kept, forged} <= set(ids)
@@ -119,7 +120,8 @@ def test_logs_hold_neither_image_content_nor_query_values(service: RunningServic
 def test_text_logs_are_readable(start: Start) -> None:
     running = start(log_format="text")
     running.client.get("/healthz")
-    assert re.search(r"INFO +request request_id=\w+ method=GET path=/healthz status=200", running.log())
+    line = re.compile(r"INFO +request request_id=\w+ method=GET path=/healthz status=200")
+    wait_until(lambda: line.search(running.log()) is not None)  # it is written after the answer
 
 
 @pytest.mark.parametrize("title", examples("x"))
