@@ -193,7 +193,11 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
-        self._wait(self.url + health)
+        try:
+            self._wait(self.url + health)
+        except SystemExit:
+            self.__exit__()
+            raise
         self._signal(signal.SIGSTOP)
 
     def _wait(self, url: str) -> None:
@@ -206,7 +210,8 @@ class Server:
         raise SystemExit(f"{' '.join(self.process.args)} did not start")  # type: ignore[arg-type]
 
     def _signal(self, number: signal.Signals) -> None:
-        os.killpg(self.process.pid, number)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, number)
 
     @contextlib.contextmanager
     def awake(self) -> Iterator[str]:

@@ -10,6 +10,7 @@ import pytest
 
 from service.server import EXIT_STUCK
 from tests.service.artifacts import CLASSIFIER
+from tests.service.conftest import Start
 from tests.service.faulty_service import ENDLESS, HELD, HOLD_FILE, RAISES, STUCK, WRONG_SHAPE
 from tests.service.harness import Background, RunningService, plain, wait_until
 
@@ -133,10 +134,8 @@ def test_a_request_needs_room_for_all_its_images(faulty: RunningService, models_
     assert httpx.post(f"{faulty.url}/classify", files=four).status_code == 200
 
 
-def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_process(
-    models_dir: Path,
-) -> None:
-    running = RunningService(models_dir, PROGRAM, deadline_s=2, stuck_after_s=1.5)
+def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_process(start: Start) -> None:
+    running = start(program=PROGRAM, deadline_s=2, stuck_after_s=1.5)
     begun = time.monotonic()
     response = post(running, telling(ENDLESS))
     assert (response.status_code, response.json()["type"]) == (504, "urn:quatserve:problem:deadline")

@@ -188,8 +188,8 @@ def held_work(running: RunningService, count: int) -> list[Background]:
     return work
 
 
-def test_accepted_work_is_finished_and_new_work_refused(models_dir: Path) -> None:
-    running = RunningService(models_dir, FAULTY, max_batch=1, queue_timeout_s=5)
+def test_accepted_work_is_finished_and_new_work_refused(start: Start, models_dir: Path) -> None:
+    running = start(program=FAULTY, max_batch=1, queue_timeout_s=5)
     hold = models_dir / HOLD_FILE
     hold.touch()
     work = held_work(running, 4)
@@ -208,10 +208,8 @@ def test_accepted_work_is_finished_and_new_work_refused(models_dir: Path) -> Non
     running.stop()
 
 
-def test_the_drain_has_a_limit_and_still_answers(models_dir: Path) -> None:
-    running = RunningService(
-        models_dir, FAULTY, max_batch=1, queue_timeout_s=60, drain_timeout_s=0.5, stuck_after_s=0.5
-    )
+def test_the_drain_has_a_limit_and_still_answers(start: Start, models_dir: Path) -> None:
+    running = start(program=FAULTY, max_batch=1, queue_timeout_s=60, drain_timeout_s=0.5, stuck_after_s=0.5)
     hold = models_dir / HOLD_FILE
     hold.touch()
     try:
