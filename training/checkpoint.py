@@ -23,8 +23,10 @@ def write_bytes(path: Path, content: bytes) -> None:
             stream.flush()
             os.fsync(stream.fileno())
         part.replace(path)
-    except OSError as error:
+    except BaseException as error:
         part.unlink(missing_ok=True)
+        if not isinstance(error, OSError):
+            raise
         raise UserError(
             f"{path} could not be written ({error.strerror}): the previous one is kept"
         ) from error

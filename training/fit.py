@@ -1,5 +1,6 @@
 """A whole training run: epochs, progress, checkpoints, and going on where it stopped."""
 
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -31,28 +32,31 @@ def fit(
     """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch."""
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
+    resume = resume or ranks.restarted
     config = runs.new_config(recipe, seed)
-    _open(run, config, resume=resume, ranks=ranks)
+    ranks.first_does(lambda: _open(run, config, resume=resume))
+    if resume and (run / runs.CHECKPOINT).exists():
+        if ranks.first:
+            print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
+        return
     trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
     rows = _restore(trainer, run) if resume and (run / runs.STATE).exists() else []
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
-        if ranks.first:
-            _save(trainer, run, rows)
-        ranks.wait()
-    if ranks.first:
-        write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+        ranks.first_does(lambda: _save(trainer, run, rows))
+    ranks.first_does(
+        lambda: write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+    )
 
 
-def _open(run: Path, config: runs.RunConfig, *, resume: bool, ranks: Ranks) -> None:
-    if (run / runs.CONFIG).exists():
-        if not resume:
-            raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
-        if changed := runs.differences(config, runs.read_config(run)):
-            raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
-    elif ranks.first:
+def _open(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
+    if not (run / runs.CONFIG).exists():
         runs.make_directory(run)
         runs.write_config(run, config)
+    elif not resume:
+        raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
+    elif changed := runs.differences(config, runs.read_config(run)):
+        raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
 
 
 def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:
@@ -74,8 +78,8 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     if scores and scores[-1] == min(scores):
         write_tensors(run / runs.BEST, trainer.evaluated.state_dict(), _meaning(trainer, rows))
     runs.write_metrics(run, rows)
-    write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
     draw_curves(rows, trainer.recipe, run / runs.CURVES)
+    write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
 
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
 """Sums over a batch and maps of its hypercomplex channels: all that normalisation does at every pixel.
 
-A feature map is taken as values of shape (B, H, W, d, C), a view of (B, d C, H, W) where that is channels_last.
+A feature map is taken as values of shape (B, H, W, d, C): of (B, d C, H, W) a view, where channels_last.
 One matrix a channel, (C, d, d), maps its d components. There are two ways to compute with them:
 
 - compiled, as sums of d products, which the compiler fuses with what comes before and after;
@@ -39,7 +39,7 @@ def products(p: Tensor, q: Tensor) -> Tensor:
 
 
 def mix(matrices: Tensor, values: Tensor, offset: Tensor) -> Tensor:
-    """M v + offset, with a matrix a channel, (C, d, d); the offset is (d, C) or has the shape of the values."""
+    """M v + offset with a matrix a channel, (C, d, d); the offset is (d, C), or as large as the values."""
     if _fused(values.shape[3]):
         return (_channels_innermost(matrices) * values.unsqueeze(3)).sum(4) + offset
     rows = _rows(values)
@@ -101,7 +101,7 @@ class _SumOverRanks(torch.autograd.Function):
 
 
 def _combine(mean: Tensor, covariance: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Moments of the union of all ranks' values, which may differ in number; one exchange, equal everywhere."""
+    """Moments of the union of all ranks' values, few or many: one exchange, equal everywhere."""
     ours = torch.cat([mean.new_tensor([count]), mean.flatten(), covariance.flatten()])
     gathered = ours.new_empty(distributed.get_world_size(), len(ours))
     distributed.all_gather(list(gathered), ours)

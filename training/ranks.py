@@ -1,18 +1,21 @@
 """The processes of a run: one, or as many as torchrun started."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed
 
+from .errors import UserError
+
 
 @dataclass(frozen=True)
 class Ranks:
     rank: int = 0
     size: int = 1
+    restarted: bool = False  # torchrun started the processes anew after one of them failed
 
     @property
     def first(self) -> bool:
@@ -22,19 +25,40 @@ class Ranks:
         """This rank's equal part of a whole batch."""
         return batch.chunk(self.size)[self.rank] if self.size > 1 else batch
 
-    def wait(self) -> None:
+    def whole(self, share: Tensor) -> Tensor:
+        """The whole batch from every rank's equal part; gradients flow to this rank's."""
+        if self.size == 1:
+            return share
+        parts = [torch.empty_like(share, memory_format=torch.contiguous_format) for _ in range(self.size)]
+        distributed.all_gather(parts, share.detach().contiguous())
+        parts[self.rank] = share
+        return torch.cat(parts)
+
+    def first_does(self, action: Callable[[], None]) -> None:
+        """The first rank acts while the others wait; what it cannot do, none goes on without."""
+        fault: list[str | None] = [None]
+        if self.first:
+            try:
+                action()
+            except UserError as error:
+                fault = [str(error)]
         if self.size > 1:
-            distributed.barrier()
+            distributed.broadcast_object_list(fault)
+        if fault[0] is not None:
+            raise UserError(fault[0])
 
 
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     """Join the other processes where torchrun started several."""
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
-        yield Ranks()
+        yield Ranks(restarted=restarted)
         return
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
-        yield Ranks(distributed.get_rank(), distributed.get_world_size())
+        yield Ranks(distributed.get_rank(), distributed.get_world_size(), restarted)
     finally:
         distributed.destroy_process_group()

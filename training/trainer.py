@@ -33,36 +33,41 @@ class Trainer:
             parameter_groups(self.network, recipe.weight_decay),
             lr=0.0,
             momentum=recipe.momentum,
-            nesterov=True,
+            nesterov=recipe.momentum > 0,
             fused=True,
         )
-        model: nn.Module = DistributedDataParallel(self.network) if ranks.size > 1 else self.network
+        model: nn.Module = self.network
+        if ranks.size > 1:  # the running statistics are those of all ranks already
+            model = DistributedDataParallel(self.network, broadcast_buffers=False)
         self._model = torch.compile(model, dynamic=False) if compiled else model
         self.step = 0
 
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
         """Train on one pass of the data; mean loss, score (error, or 1 - IoU) and last learning rate."""
         self.network.train()
-        steps, losses, score = self.data.steps(), [], torch.zeros(2, dtype=torch.double, device=self.device)
-        rate = 0.0
+        steps, score = self.data.steps(), torch.zeros(2, dtype=torch.double, device=self.device)
+        losses: list[Tensor] = []
+        rates: list[float] = []
         for i, batch in enumerate(self.data.epoch(epoch, self.seed)):
-            rate = self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs)
-            loss, batch_score = self._train_step(batch, rate)
+            rates.append(self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs))
+            loss, batch_score = self._train_step(batch, rates[-1])
             losses.append(loss)
             score += batch_score
             if (i + 1) % CHECK_EVERY == 0 or i + 1 == steps:
-                mean = self._mean_finite(losses, rate)
+                mean = self._mean_finite(losses, rates)
                 progress((i + 1) * self.recipe.batch_size, mean, _ratio(score))
-        return {"loss": self._mean_finite(losses, rate), "score": _ratio(score), "rate": rate}
+        return {"loss": self._mean_finite(losses, rates), "score": _ratio(score), "rate": rates[-1]}
 
     def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
-        inputs, truth = (self.ranks.share(part).to(self.device, non_blocking=True) for part in batch)
+        """One step on a whole batch: its loss and score, the same on every rank."""
+        inputs = self.ranks.share(batch[0]).to(self.device, non_blocking=True)
+        truth = batch[1].to(self.device, non_blocking=True)
         for group in self.optimiser.param_groups:
             group["lr"] = rate
         self.optimiser.zero_grad(set_to_none=True)
-        logits = self._model(inputs)
+        logits = self.ranks.whole(self._model(inputs))
         loss = self.data.loss(logits, truth)
-        loss.backward()
+        (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip_norm)
         self.optimiser.step()
         self.step += 1
@@ -70,13 +75,13 @@ class Trainer:
             self.average.update(self.step)
         return loss.detach(), self.data.score(logits.detach(), truth)
 
-    def _mean_finite(self, losses: list[Tensor], rate: float) -> float:
+    def _mean_finite(self, losses: list[Tensor], rates: list[float]) -> float:
         values = torch.stack(losses)
-        bad = (~values.isfinite()).nonzero()
-        if len(bad):
-            step = self.step - len(losses) + int(bad[0]) + 1
+        bad = (~values.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            step = self.step - len(losses) + bad[0] + 1
             raise UserError(
-                f"the loss is {values[bad[0]].item()} at step {step} (learning rate {rate:.4g}): "
+                f"the loss is {values[bad[0]].item()} at step {step} (learning rate {rates[bad[0]]:.4g}): "
                 "try a lower learning rate, a longer warm-up or a smaller clip_norm"
             )
         return float(values.mean())
@@ -107,10 +112,10 @@ class Trainer:
         self.network.load_state_dict(part("network."))
         if self.average:
             self.average.network.load_state_dict(part("average."))
-        momentum = part("momentum.")
-        for name, parameter in self.network.named_parameters():
-            buffer: Any = torch.empty_like(parameter).copy_(momentum[name])
-            self.optimiser.state[parameter]["momentum_buffer"] = buffer
+        parameters = dict(self.network.named_parameters())
+        for name, saved in part("momentum.").items():
+            buffer: Any = torch.empty_like(parameters[name]).copy_(saved)  # in the parameter's memory layout
+            self.optimiser.state[parameters[name]]["momentum_buffer"] = buffer
         self.step = step
 
 

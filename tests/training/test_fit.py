@@ -1,0 +1,229 @@
+"""Runs that are stopped, killed or interrupted while saving, against the run that never was: bit for bit."""
+
+import dataclasses
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.training.tiny_command import install_tiny_recipes, tiny_recipes, write_tiny_data
+from training import batches, checkpoint
+from training import run as runs
+from training.batches import read_data
+from training.checkpoint import read_tensors
+from training.errors import UserError
+from training.fit import fit
+from training.ranks import Ranks
+from training.recipes import Recipe
+
+RECIPE = tiny_recipes()["tiny-cifar"]
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    install_tiny_recipes()
+    folder = tmp_path_factory.mktemp("data")
+    write_tiny_data(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "undisturbed"
+    train(data, run)
+    return run
+
+
+def train(data: Path, run: Path, *, recipe: Recipe = RECIPE, seed: int = 0, resume: bool = False) -> None:
+    device = torch.device("cpu")
+    fit(recipe, data, run, seed=seed, device=device, compiled=False, resume=resume, ranks=Ranks())
+
+
+def rows_of(run: Path) -> list[dict[str, Any]]:
+    """The metrics, but for how long it took."""
+    return [{k: v for k, v in row.items() if k != "images_per_second"} for row in runs.read_metrics(run)]
+
+
+def assert_same_run(ours: Path, theirs: Path) -> None:
+    for name in (runs.STATE, runs.CHECKPOINT, runs.BEST):
+        (mine, meaning), (other, _) = read_tensors(ours / name), read_tensors(theirs / name)
+        assert mine.keys() == other.keys()
+        assert all(torch.equal(mine[key], other[key]) for key in mine), name
+        if name == runs.STATE:
+            assert meaning["step"] == 15
+    assert rows_of(ours) == rows_of(theirs)
+    assert not list(ours.glob("*.part"))
+
+
+def test_a_run_directory_holds_what_it_promises(undisturbed: Path) -> None:
+    expected = {runs.CONFIG, runs.METRICS, runs.STATE, runs.CHECKPOINT, runs.BEST, runs.CURVES}
+    assert {path.name for path in undisturbed.iterdir()} == expected
+    rows = runs.read_metrics(undisturbed)
+    assert [row["epoch"] for row in rows] == [1, 2, 3]
+    assert set(rows[0]) == {"epoch", "loss", "score", "rate", "images_per_second", "validation_score"}
+    network, config = runs.load_network(undisturbed)
+    assert config.seed == 0
+    assert network.config == RECIPE.network
+
+
+def test_the_checkpoint_is_the_moving_average(undisturbed: Path) -> None:
+    state, _ = read_tensors(undisturbed / runs.STATE)
+    weights, meaning = read_tensors(undisturbed / runs.CHECKPOINT)
+    assert meaning["epoch"] == 3
+    assert all(torch.equal(value, state[f"average.{name}"]) for name, value in weights.items())
+    assert not torch.equal(weights["stem.weight"], state["network.stem.weight"])
+
+
+def test_the_best_weights_are_those_of_the_best_epoch(undisturbed: Path) -> None:
+    scores = [row["validation_score"] for row in rows_of(undisturbed)]
+    _, meaning = read_tensors(undisturbed / runs.BEST)
+    assert scores[meaning["epoch"] - 1] == min(scores)
+
+
+def test_without_a_held_out_split_there_is_no_best(data: Path, tmp_path: Path) -> None:
+    recipe = dataclasses.replace(RECIPE, holdout=0, epochs=1, ema_decay=0.0)
+    train(data, tmp_path / "run", recipe=recipe)
+    assert not (tmp_path / "run" / runs.BEST).exists()
+    state, _ = read_tensors(tmp_path / "run" / runs.STATE)
+    weights, _ = read_tensors(tmp_path / "run" / runs.CHECKPOINT)
+    assert all(torch.equal(value, state[f"network.{name}"]) for name, value in weights.items())
+
+
+def test_the_seed_decides_everything(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    torch.rand(5)  # the state of the global generator does not matter
+    train(data, tmp_path / "again")
+    assert_same_run(tmp_path / "again", undisturbed)
+    train(data, tmp_path / "other", seed=1)
+    ours, theirs = (read_tensors(run / runs.CHECKPOINT)[0] for run in (tmp_path / "other", undisturbed))
+    assert not torch.equal(ours["stem.weight"], theirs["stem.weight"])
+
+
+@pytest.mark.parametrize("name", ["tiny-cifar", "tiny-road"])
+def test_an_epoch_draws_from_its_own_generator_only(data: Path, name: str) -> None:
+    """Global state before: without influence. Global state after: as before. The number decides the epoch."""
+    source = read_data(tiny_recipes()[name], data)
+
+    def epoch(number: int, seed: int = 0) -> list[torch.Tensor]:
+        return [part for batch in source.epoch(number, seed) for part in batch]
+
+    torch.manual_seed(1)
+    first, state = epoch(1), torch.get_rng_state()
+    torch.manual_seed(2)
+    assert all(torch.equal(a, b) for a, b in zip(first, epoch(1), strict=True))
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not all(torch.equal(a, b) for a, b in zip(first, epoch(2), strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(first, epoch(1, seed=1), strict=True))
+
+
+@pytest.mark.parametrize("step", [0, 7, 14])
+def test_an_interrupted_epoch_is_run_again(
+    data: Path, undisturbed: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    quiet, seen = batches.CifarData.loss, iter(range(1000))
+
+    def interrupted(self: batches.CifarData, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
+        if next(seen) == step:
+            raise KeyboardInterrupt
+        return quiet(self, logits, truth)
+
+    monkeypatch.setattr(batches.CifarData, "loss", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        train(data, tmp_path / "run")
+    train(data, tmp_path / "run", resume=True)
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("write", range(13))
+def test_an_interrupted_save_loses_at_most_its_epoch(
+    data: Path, undisturbed: Path, tmp_path: Path, write: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run's files are written one after the other; every one of these moments may be the last."""
+    sync, count = os.fsync, iter(range(1000))
+
+    def interrupted(descriptor: int) -> None:
+        if next(count) == write:
+            raise KeyboardInterrupt
+        sync(descriptor)
+
+    monkeypatch.setattr(checkpoint.os, "fsync", interrupted)
+    try:
+        train(data, tmp_path / "run")
+    except KeyboardInterrupt:
+        assert not list((tmp_path / "run").glob("*.part"))
+        train(data, tmp_path / "run", resume=True)
+    else:
+        pytest.fail(f"a run has fewer than {write + 1} writes: {next(count)}")
+    assert_same_run(tmp_path / "run", undisturbed)
+    assert (tmp_path / "run" / runs.CURVES).exists()
+
+
+@pytest.mark.parametrize(
+    ("accident", "sign"),
+    [("pause 1 2", signal.SIGKILL), ("pause 1 2", signal.SIGINT), ("pause-saving 1", signal.SIGKILL)],
+)
+def test_a_stopped_process_is_resumed(
+    data: Path, undisturbed: Path, tmp_path: Path, accident: str, sign: signal.Signals
+) -> None:
+    run, paused = tmp_path / "run", tmp_path / "paused"
+    command = [sys.executable, "-m", "tests.training.tiny_command", "fit", "tiny-cifar", "--compile", "off"]
+    command += ["--data", str(data), "--out", str(run)]
+    environment = os.environ | {"ACCIDENT": accident, "PAUSED": str(paused)}
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stderr=subprocess.PIPE, text=True) as process:
+        while not paused.exists() and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(sign)
+        errors = process.communicate()[1]
+    assert paused.exists(), errors
+    if sign == signal.SIGINT:
+        assert process.returncode == 130
+        assert errors.splitlines()[-1] == "stopped: --resume goes on from the last finished epoch"
+    else:
+        assert process.returncode == -signal.SIGKILL
+    assert read_tensors(run / runs.STATE)[1]["step"] == 5
+    train(data, run, resume=True)
+    for left in run.glob("*.part"):
+        pytest.fail(f"{left} was left behind")
+    assert_same_run(run, undisturbed)
+
+
+def test_resuming_a_finished_run_says_so(
+    data: Path, undisturbed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()}
+    train(data / "not needed", undisturbed, resume=True)
+    assert capsys.readouterr().err == f"{undisturbed} is finished: its 3 epochs are done\n"
+    assert {path: path.stat().st_mtime_ns for path in undisturbed.iterdir()} == before
+
+
+def test_resuming_nothing_starts(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    train(data, tmp_path / "new" / "run", resume=True)
+    assert_same_run(tmp_path / "new" / "run", undisturbed)
+
+
+def test_a_run_is_not_overwritten(data: Path, undisturbed: Path) -> None:
+    with pytest.raises(UserError, match="holds a run already: add --resume"):
+        train(data, undisturbed)
+    with pytest.raises(UserError, match=r"another configuration .*seed: 0 -> 1"):
+        train(data, undisturbed, seed=1, resume=True)
+
+
+def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="a batch of 8 cannot be shared by 3 processes equally"):
+        fit(
+            RECIPE,
+            data,
+            tmp_path / "run",
+            seed=0,
+            device=torch.device("cpu"),
+            compiled=False,
+            resume=False,
+            ranks=Ranks(0, 3),
+        )

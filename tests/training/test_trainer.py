@@ -1,0 +1,192 @@
+"""One training step against plain torch, what is decayed, and what a loss that is no number says."""
+
+import copy
+import dataclasses
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from tests.training.oracles import randn
+from training.batches import Batch
+from training.errors import UserError
+from training.network import Network, NetworkConfig
+from training.ranks import Ranks
+from training.recipes import Recipe
+from training.schedule import OneCycle, Steps
+from training.trainer import Trainer, parameter_groups, score_of
+
+RECIPE = Recipe(
+    name="step",
+    summary="for tests",
+    dataset="cifar10",
+    network=NetworkConfig(depth=1, width=8),
+    epochs=2,
+    batch_size=6,
+    schedule=OneCycle(peak=0.1),
+    weight_decay=0.01,
+    ema_decay=0.9,
+)
+
+
+class Noise:
+    """Three batches of noise an epoch; labels that noise cannot explain."""
+
+    def __init__(self, spoiled: int | None = None):
+        self.spoiled = spoiled
+
+    def steps(self) -> int:
+        return 3
+
+    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+        for i in range(3):
+            images = randn(6, 3, 8, 8, seed=100 * seed + 10 * number + i, dtype=torch.float32)
+            if i == self.spoiled:
+                images[4] = torch.nan
+            yield images.contiguous(memory_format=torch.channels_last), torch.arange(6) % 4
+
+    def validation(self) -> Iterator[Batch] | None:
+        return None
+
+    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
+        return F.cross_entropy(logits, truth)
+
+    def score(self, logits: Tensor, truth: Tensor) -> Tensor:
+        return torch.stack([(logits.argmax(1) != truth).sum(), torch.tensor(len(truth))]).double()
+
+
+def trainer(recipe: Recipe = RECIPE, data: Noise | None = None) -> Trainer:
+    return Trainer(recipe, 0, data or Noise(), torch.device("cpu"), compiled=False, ranks=Ranks())
+
+
+def ignore(images: int, loss: float, score: float) -> None:
+    """A progress bar that nobody watches."""
+
+
+def test_an_epoch_is_plain_nesterov() -> None:
+    """Against torch's own unfused optimiser, clipping by the definition."""
+    ours = trainer()
+    network = copy.deepcopy(ours.network)
+    optimiser = torch.optim.SGD(
+        [
+            {
+                "params": [p for n, p in network.named_parameters() if n.endswith("weight")],
+                "weight_decay": 0.01,
+            },
+            {"params": [p for n, p in network.named_parameters() if not n.endswith("weight")]},
+        ],
+        lr=0.1,
+        momentum=0.9,
+        nesterov=True,
+        fused=False,
+        foreach=False,
+    )
+    losses = []
+    for i, (images, labels) in enumerate(Noise().epoch(1, 0)):
+        for group in optimiser.param_groups:
+            group["lr"] = OneCycle(peak=0.1).rate(1 + i / 3, 2)
+        optimiser.zero_grad()
+        loss = F.cross_entropy(network(images), labels)
+        loss.backward()
+        gradients = [p.grad for p in network.parameters() if p.grad is not None]
+        norm = torch.stack([g.square().sum() for g in gradients]).sum().sqrt()
+        for gradient in gradients:
+            gradient.mul_(min(1.0, 1 / norm.item()))
+        optimiser.step()
+        losses.append(loss.item())
+    row = ours.train_epoch(1, ignore)
+    assert row["loss"] == pytest.approx(sum(losses) / 3, rel=1e-5)
+    assert row["rate"] == OneCycle(peak=0.1).rate(1 + 2 / 3, 2)
+    for (name, a), b in zip(ours.network.named_parameters(), network.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_kernels_alone_are_decayed() -> None:
+    network = Network(NetworkConfig(depth=1, width=8))
+    kernels, others = parameter_groups(network, 0.5)
+    assert (kernels["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    layers = [m for m in network.modules() if hasattr(m, "weight") and not isinstance(m, nn.Sequential)]
+    assert {id(p) for p in kernels["params"]} == {id(m.weight) for m in layers}
+    assert len(kernels["params"]) + len(others["params"]) == len(list(network.parameters()))
+
+
+def test_state_and_restore_carry_everything() -> None:
+    first, second = trainer(), trainer()
+    first.train_epoch(0, ignore)
+    second.restore(first.state(), first.step)
+    assert second.step == 3
+    for one in (first, second):
+        one.train_epoch(1, ignore)
+    a, b = first.state(), second.state()
+    assert a.keys() == b.keys()
+    assert all(torch.equal(a[key], b[key]) for key in a)
+    kinds = {key.partition(".")[0] for key in a}
+    assert kinds == {"network", "average", "momentum"}
+
+
+def test_without_momentum_and_without_average() -> None:
+    recipe = dataclasses.replace(RECIPE, momentum=0.0, ema_decay=0.0, schedule=Steps(rates=((0, 0.01),)))
+    first, second = trainer(recipe), trainer(recipe)
+    first.train_epoch(0, ignore)
+    assert first.evaluated is first.network
+    second.restore(first.state(), first.step)
+    for one in (first, second):
+        one.train_epoch(1, ignore)
+    assert all(torch.equal(value, second.state()[key]) for key, value in first.state().items())
+
+
+@pytest.mark.parametrize("spoiled", [0, 1])
+def test_a_loss_that_is_no_number_names_step_rate_and_remedy(spoiled: int) -> None:
+    one = trainer(data=Noise(spoiled))
+    rate = OneCycle(peak=0.1).rate(spoiled / 3, 2)
+    with pytest.raises(UserError) as caught:
+        one.train_epoch(0, ignore)
+    expected = rf"the loss is nan at step {spoiled + 1} (learning rate {rate:.4g}): try a lower learning rate"
+    assert str(caught.value).startswith(expected)
+
+
+def test_progress_is_told_as_it_is() -> None:
+    told: list[tuple[int, float, float]] = []
+    row = trainer().train_epoch(0, lambda *values: told.append(values))
+    assert told == [(18, row["loss"], row["score"])]
+    assert 0 <= row["score"] <= 1
+
+
+def test_score_is_pooled_in_evaluation_mode() -> None:
+    network = Network(NetworkConfig(depth=1, width=8))
+    images, labels = randn(5, 3, 8, 8, dtype=torch.float32), torch.arange(5)
+    error = score_of(
+        network,
+        iter([(images[:4], labels[:4]), (images[4:], labels[4:])]),
+        Noise().score,
+        torch.device("cpu"),
+    )
+    assert not network.training
+    assert error == (network(images).argmax(1) != labels).double().mean().item()
+
+
+# Compiled
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of itself
+@pytest.mark.parametrize("algebra", ["real", "quaternion"])
+def test_the_compiled_step_has_no_graph_breaks(algebra: str) -> None:
+    """fullgraph raises at a break; the backend runs what was captured, forward and backward, uncompiled."""
+    torch.manual_seed(0)
+    network = Network(NetworkConfig(algebra=algebra, depth=1, width=8)).to(memory_format=torch.channels_last)
+    plain = copy.deepcopy(network)
+    torch._dynamo.reset()
+    compiled = torch.compile(network, fullgraph=True, dynamic=False, backend="aot_eager")
+    images = randn(4, 3, 8, 8, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
+    ours, theirs = compiled(images), plain(images)
+    torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+    ours.square().sum().backward()
+    theirs.square().sum().backward()
+    for (name, a), b in zip(network.named_parameters(), plain.named_parameters(), strict=True):
+        assert a.grad is not None, name
+        assert b[1].grad is not None, name
+        torch.testing.assert_close(a.grad, b[1].grad, rtol=1e-3, atol=1e-4)
+    for name, value in plain.state_dict().items():
+        torch.testing.assert_close(network.state_dict()[name], value, rtol=1e-4, atol=1e-5)

@@ -1,0 +1,110 @@
+"""`python -m training` with recipes that train within a second, and with accidents on demand.
+
+    python -m tests.training.tiny_command fit tiny-cifar --data DIR --out RUN --compile off
+
+ACCIDENT = "kill 1 2" ends the process in the third step of the second epoch, "pause 1 2" waits there for a
+signal (and says so by making the file named by PAUSED); "pause-saving 1" waits in the middle of writing the
+second state. An accident happens to the last rank only, and only once: not after torchrun's restart.
+"""
+
+import dataclasses
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from tests.training.tiny_data import road_recipe, write_cifar, write_frames
+from training import batches, checkpoint, cifar, recipes, run
+from training.__main__ import main
+from training.batches import Batch
+from training.network import NetworkConfig
+from training.recipes import Recipe
+from training.schedule import OneCycle
+
+TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "test": 4})  # 45 images
+
+
+def tiny_recipes() -> dict[str, Recipe]:
+    """A classifier that holds out 5 of 45 images (five steps of 8), and a road network (two steps of 4)."""
+    classifier = Recipe(
+        name="tiny-cifar",
+        summary="for tests",
+        dataset="cifar10",
+        network=NetworkConfig(depth=1, width=8),
+        epochs=3,
+        batch_size=8,
+        schedule=OneCycle(peak=0.1),
+        weight_decay=1e-4,
+        ema_decay=0.9,
+        holdout=5,
+    )
+    return {
+        "tiny-cifar": classifier,
+        "tiny-road": road_recipe(name="tiny-road", epochs=2, batch_size=4),
+    }
+
+
+def install_tiny_recipes() -> None:
+    cifar.LAYOUTS["cifar10"] = TINY_CIFAR
+    for name, recipe in tiny_recipes().items():
+        recipes.RECIPES[name] = lambda recipe=recipe: recipe  # type: ignore[misc]
+
+
+def write_tiny_data(data: Path) -> None:
+    write_cifar(data, TINY_CIFAR)
+    write_frames(data, each=4)
+
+
+def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
+    def happen() -> None:
+        if kind == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        Path(os.environ["PAUSED"]).touch()
+        time.sleep(600)
+
+    def troubled(data: batches.CifarData, number: int, seed: int) -> Iterator[Batch]:
+        for i, batch in enumerate(undisturbed(data, number, seed)):
+            if (number, i) == (epoch, step):
+                happen()
+            yield batch
+
+    def troubled_replace(part: Path, path: Path) -> Path:
+        if path.name == run.STATE and len(run.read_metrics(path.parent)) > epoch:
+            happen()
+        return undisturbed_replace(part, path)
+
+    undisturbed, undisturbed_replace = batches.CifarData.epoch, Path.replace
+    if kind == "pause-saving":
+        checkpoint.Path.replace = troubled_replace  # type: ignore[assignment, method-assign]
+    else:
+        batches.CifarData.epoch = troubled  # type: ignore[assignment, method-assign]
+
+
+def _late(seconds: float) -> None:
+    """The last rank comes late to the run directory: the first has written into it by then."""
+    prompt = run.new_config
+
+    def new_config(recipe: Recipe, seed: int) -> run.RunConfig:
+        time.sleep(seconds)
+        return prompt(recipe, seed)
+
+    run.new_config = new_config
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    install_tiny_recipes()
+    world, rank = (
+        int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))
+    )
+    if rank > 0:
+        _late(1.0)
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
+    if rank == world - 1 and "ACCIDENT" in os.environ and not restarted:
+        kind, *where = os.environ["ACCIDENT"].split()
+        _prepare_accident(kind, *map(int, where))
+    sys.exit(main())
