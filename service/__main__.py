@@ -6,6 +6,7 @@ import traceback
 from collections.abc import Sequence
 
 from service import logs
+from service.address import AddressError, check_address
 from service.registry import NothingToServeError
 from service.session import DeviceUnavailableError
 from service.settings import SettingsError, parse
@@ -18,13 +19,14 @@ def serve_command(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     try:
         settings, debug = parse(arguments)
+        check_address(settings.host, settings.port)
         logs.configure(settings.log_level, settings.log_format)
         _expect_signals()
         from service.app import create_app  # after the settings: a typing mistake is told at once
         from service.server import exit_stuck, serve
 
         serve(create_app(settings, on_stuck=exit_stuck), settings)
-    except (SettingsError, NothingToServeError, DeviceUnavailableError) as error:
+    except (SettingsError, AddressError, NothingToServeError, DeviceUnavailableError) as error:
         if debug:
             traceback.print_exc()
         print(f"service: {error}", file=sys.stderr)
