@@ -17,6 +17,7 @@ from service import documentation
 from service.catalogue import catalogue
 from service.cpus import usable_cpus
 from service.docs_page import add_docs
+from service.front_page import add_page
 from service.gateway import Gateway, KeyRing
 from service.inference import Inference
 from service.lifecycle import Lifecycle
@@ -111,6 +112,7 @@ def _api(
     )
     documentation.add_inference_routes(app, inference)
     documentation.complete_schema(app, registry.names)
+    add_page(app)
     add_docs(app)
     app.include_router(protocol_v2(inference, registry, lifecycle, installed_version(), repository))
     app.include_router(catalogue(registry, lifecycle, metrics))

@@ -1,0 +1,62 @@
+// Every way an image comes in: chosen, dropped, pasted, or one of the samples.
+
+import { ask } from "./api.js";
+import { element } from "./dom.js";
+
+const firstFile = (transfer) => transfer?.files?.[0];
+
+function onChoose(take) {
+  const input = element("file");
+  input.addEventListener("change", () => {
+    if (input.files[0]) take(input.files[0]);
+    input.value = ""; // so that the same file can be chosen again
+  });
+}
+
+function onDrop(take) {
+  const zone = element("drop");
+  let depth = 0; // dragenter and dragleave come for every child on the way
+  const mark = (change) => {
+    depth = Math.max(0, depth + change);
+    zone.classList.toggle("over", depth > 0);
+  };
+  addEventListener("dragenter", () => mark(1));
+  addEventListener("dragleave", () => mark(-1));
+  addEventListener("dragover", (event) => event.preventDefault());
+  addEventListener("drop", (event) => {
+    event.preventDefault();
+    mark(-depth);
+    const file = firstFile(event.dataTransfer);
+    if (file) take(file);
+  });
+}
+
+function onPaste(take) {
+  addEventListener("paste", (event) => {
+    const file = firstFile(event.clipboardData);
+    if (!file) return;
+    event.preventDefault();
+    take(file);
+  });
+}
+
+function onSample(take, fail) {
+  for (const button of document.querySelectorAll("[data-sample]")) {
+    button.addEventListener("click", async () => {
+      const name = button.dataset.sample;
+      try {
+        const response = await ask(`static/samples/${name}`);
+        take(new File([await response.blob()], name));
+      } catch (problem) {
+        fail(problem);
+      }
+    });
+  }
+}
+
+export function onPicture(take, fail) {
+  onChoose(take);
+  onDrop(take);
+  onPaste(take);
+  onSample(take, fail);
+}

@@ -1,0 +1,55 @@
+// Where is the road? One heatmap is fetched; threshold, views and the saved mask are made of it here.
+
+import { send, serverTimings } from "./api.js";
+import { element, make, percent } from "./dom.js";
+import { Heatmap } from "./heatmap.js";
+
+const canvas = element("canvas");
+const slider = element("threshold");
+const views = [...document.querySelectorAll("input[name=view]")];
+const DESCRIPTIONS = { overlay: "The photo with the road marked", photo: "The photo", mask: "The road as a mask" };
+let heatmap = null;
+let name = "";
+
+export const task = "segmentation";
+export const section = element("segmentation");
+
+const threshold = () => Number(slider.value);
+
+function draw() {
+  const view = views.find((choice) => choice.checked).value;
+  const road = `${percent(heatmap.roadFraction(threshold()))} road`;
+  heatmap.draw(canvas, view, threshold());
+  canvas.setAttribute("aria-label", `${DESCRIPTIONS[view]}, ${road}`);
+  element("threshold-value").replaceChildren(make("b", { textContent: threshold().toFixed(2) }), ` ${road}`);
+  slider.setAttribute("aria-valuetext", `${threshold().toFixed(2)}, ${road}`);
+}
+
+// Without a photo that this browser can show, the mask is still good.
+function offerViews() {
+  for (const choice of views) choice.disabled = !heatmap.photo && choice.value !== "mask";
+  if (!heatmap.photo) views.find((choice) => choice.value === "mask").checked = true;
+}
+
+async function save() {
+  const link = make("a", { download: `${name.replace(/\.[^.]*$/, "") || "road"}-mask.png` });
+  link.href = URL.createObjectURL(await heatmap.maskFile(threshold()));
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // the download has begun by then
+}
+
+export async function run(image, model, signal) {
+  const response = await send("segment", { model: model.name, output: "heatmap" }, image, signal);
+  const found = await Heatmap.of(await response.blob(), image);
+  signal.throwIfAborted(); // another image came meanwhile
+  heatmap = found;
+  name = image.name ?? "";
+  offerViews();
+  draw();
+  const said = `${percent(heatmap.roadFraction(threshold()))} of the picture is road.`;
+  return { timings: serverTimings(response), said };
+}
+
+slider.addEventListener("input", draw);
+for (const choice of views) choice.addEventListener("change", draw);
+element("save").addEventListener("click", save);
