@@ -35,7 +35,7 @@ from .proof import prove
 from .quantise import quantise
 from .runtime import predictor_of
 from .scenes import Images, synthetic
-from .scores import LOSS_UNITS, MAX_LOSS, loss_against, measure
+from .scores import LOSS_UNITS, MAX_LOSS, answers_to_agree_with, loss_of, measure
 from .source import read_run
 from .staging import name_and_version, staged
 
@@ -146,11 +146,12 @@ def _compare(
 ) -> tuple[Metric, ...]:
     """The scores of every file; UserError where one loses too much against fp32."""
     predictors = {p: predictor_of(model, source.output) for p, model in models.items()}
+    answers = answers_to_agree_with(predictors[Precision.FP32], source.material)
     metrics: tuple[Metric, ...] = ()
     for precision, predict in predictors.items():
         metrics += measure(predict, source.material, precision)
         if precision is not Precision.FP32:
-            loss = loss_against(predictors[Precision.FP32], predict, source.material, metrics, precision)
+            loss = loss_of(predict, precision, source.material, metrics, answers)
             _check_loss(source, precision, loss, max_loss, say)
     return metrics
 

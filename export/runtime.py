@@ -18,6 +18,7 @@ BATCH = 32
 def session_of(model: bytes, *, optimise: bool = True) -> ort.InferenceSession:
     options = ort.SessionOptions()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # torch has threads here too
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     return ort.InferenceSession(model, options, providers=["CPUExecutionProvider"])

@@ -1,6 +1,9 @@
 """What a file is worth: the same scores that training states, computed through onnxruntime."""
 
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from service.artifact import Metric, Precision, Task
 from training.prediction import Predictor
@@ -30,16 +33,25 @@ def measure(predict: Predictor, material: Material, precision: Precision) -> tup
     )
 
 
-def loss_against(
-    fp32: Predictor, other: Predictor, material: Material, metrics: tuple[Metric, ...], precision: Precision
+def answers_to_agree_with(fp32: Predictor, material: Material) -> NDArray[Any] | None:
+    """What fp32 says of the comparison images, where they have no scores that mean anything."""
+    return None if material.held_out else fp32(material.comparison.images)
+
+
+def loss_of(
+    predict: Predictor,
+    precision: Precision,
+    material: Material,
+    metrics: tuple[Metric, ...],
+    answers: NDArray[Any] | None,
 ) -> float:
-    """What `other` loses: points of error, or IoU. `metrics` are those of both precisions.
+    """What a precision loses against fp32: points of error, or IoU. `metrics` are those of both.
 
     On held-out images it is the difference of their scores. On training images, whose scores mean little,
     it is the share of answers that are not those of fp32.
     """
-    if not material.held_out:
-        return _disagreement(fp32, other, material.comparison)
+    if answers is not None:
+        return _disagreement(answers, predict(material.comparison.images), material.comparison)
     before, after = (_leading(metrics, material.comparison, p) for p in (Precision.FP32, precision))
     return 100 * (after - before) if isinstance(material.comparison, Labelled) else before - after
 
@@ -53,9 +65,7 @@ def _scores(predict: Predictor, split: Split) -> dict[str, tuple[float, int]]:
     return {name: (value, len(split.frames)) for name, value in values.items()}
 
 
-def _disagreement(fp32: Predictor, other: Predictor, split: Split) -> float:
-    images = split.images
-    before, after = fp32(images), other(images)
+def _disagreement(before: NDArray[Any], after: NDArray[Any], split: Split) -> float:
     if isinstance(split, Labelled):
         return 100 * float(np.mean(before.argmax(1) != after.argmax(1)))
     first, second = road_mask(before, 0.5), road_mask(after, 0.5)

@@ -28,8 +28,8 @@ def test_every_kernel_has_seven_bits_and_a_scale_per_channel(
     models: tuple[onnx.ModelProto, onnx.ModelProto],
 ) -> None:
     fp32, int8 = map(arrays, models)
-    kernels = [name for name in fp32 if name.endswith(".weight")]
-    assert len(kernels) == 16
+    kernels = [name for name in fp32 if name.startswith("blocks.") and name.endswith(".weight")]
+    assert len(kernels) == 11
     for name in kernels:
         quantised = int8[f"{name}_quantized"].astype(int)
         scales = int8[f"{name}_scale"]
@@ -51,4 +51,12 @@ def test_ranges_come_from_the_calibration_images() -> None:
     fp32 = write_graph(fold(randomised(NetworkConfig(width=8, depth=1))), 16, 16, Precision.FP32)
     dark = arrays(quantise(fp32.SerializeToString(), pictures(8, 16, 16) // 8))
     full = arrays(quantise(fp32.SerializeToString(), pictures(8, 16, 16)))
-    assert float(dark["image_scale"]) < float(full["image_scale"])
+    assert float(dark["stem.relu_scale"]) < float(full["stem.relu_scale"])
+
+
+def test_components_stem_and_head_stay_in_fp32(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
+    fp32, int8 = map(arrays, models)
+    kept = [name for name in fp32 if not name.startswith("blocks.")]
+    assert {"components.conv1.weight", "stem.weight", "head.weight"} <= set(kept)
+    for name in kept:
+        np.testing.assert_array_equal(int8[name], fp32[name])
