@@ -3,6 +3,7 @@
 import { element, make, percent } from "./dom.js";
 
 const DEVICES = { CPUExecutionProvider: "CPU", CUDAExecutionProvider: "NVIDIA GPU" };
+const NAMES = { iou: "IoU" };
 const STAGES = { decode: "decode", queue: "wait", inference: "network", total: "round trip" };
 
 const deviceOf = (model) => `${DEVICES[model.provider] ?? model.provider}, ${model.precision}`;
@@ -13,7 +14,7 @@ export function showDevice(model) {
 }
 
 function metricText({ name, value, dataset, split }) {
-  const shown = name === "error" ? `${percent(value > 1 ? value / 100 : value)} error` : `${name} ${value.toFixed(3)}`;
+  const shown = name === "error" ? `${percent(value)} error` : `${NAMES[name] ?? name} ${value.toFixed(3)}`;
   return `${shown} on ${dataset}, ${split}`;
 }
 

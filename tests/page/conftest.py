@@ -1,0 +1,84 @@
+"""A browser for all tests, a fresh page for each; what no page may ever do is checked at the end of every test."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Page
+
+from tests.page.chromium import chromium
+from tests.service.artifacts import write_both
+from tests.service.harness import RunningService
+
+Open = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    with chromium() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_both(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="session")
+def service(models_dir: Path) -> Iterator[RunningService]:
+    running = RunningService(models_dir)
+    yield running
+    assert running.stop() == 0
+
+
+class Watch:
+    """What a page asked for and complained of."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.requests: list[str] = []
+        self.faults: list[str] = []
+        context.on("request", lambda request: self.requests.append(request.url))
+        context.on("weberror", lambda error: self.faults.append(str(error.error)))
+        context.on("console", lambda message: self._console(message.text))
+
+    def _console(self, text: str) -> None:
+        if "Content Security Policy" in text:
+            self.faults.append(text)
+
+    def check(self, url: str) -> None:
+        assert self.faults == []
+        assert [found for found in self.requests if not found.startswith((url, "blob:"))] == []
+
+
+@pytest.fixture
+def open_page(browser: Browser, service: RunningService) -> Iterator[Open]:
+    """Open the page of a service, with the context's options; it must stay within the service and its policy."""
+    opened: list[tuple[BrowserContext, Watch, str]] = []
+
+    def begin(path: str = "/", running: RunningService = service, **options: object) -> Page:
+        context = browser.new_context(**options)  # type: ignore[arg-type]
+        context.set_default_timeout(20_000)
+        opened.append((context, Watch(context), running.url))
+        page = context.new_page()
+        page.goto(running.url + path)
+        return page
+
+    yield begin
+    for context, watch, url in opened:
+        context.close()
+        watch.check(url)
+
+
+@pytest.fixture
+def start(models_dir: Path) -> Iterator[Callable[..., RunningService]]:
+    """A service with settings of its own, stopped at the end whatever happens."""
+    started: list[RunningService] = []
+
+    def begin(**settings: object) -> RunningService:
+        started.append(RunningService(models_dir, **settings))  # type: ignore[arg-type]
+        return started[-1]
+
+    yield begin
+    for running in started:
+        if running.process.poll() is None:
+            running.stop()
