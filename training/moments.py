@@ -17,7 +17,8 @@ from torch import Tensor, distributed
 
 def values_of(x: Tensor, dimension: int) -> Tensor:
     """(B, d C, H, W) -> (B, H, W, d, C)."""
-    return x.permute(0, 2, 3, 1).unflatten(3, (dimension, -1))
+    values: Tensor = x.permute(0, 2, 3, 1).unflatten(3, (dimension, -1))
+    return values
 
 
 def images_of(values: Tensor) -> Tensor:
@@ -56,7 +57,8 @@ def mixing_matrix(matrices: Tensor) -> Tensor:
 
 def channel_blocks(gram: Tensor, dimension: int) -> Tensor:
     """(d C, d C) -> (C, d, d): what `mixing_matrix` lays out, taken back."""
-    return gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1)).diagonal(0, 1, 3).permute(2, 0, 1)
+    blocks: Tensor = gram.unflatten(0, (dimension, -1)).unflatten(2, (dimension, -1))  # (d, C, d, C)
+    return blocks.diagonal(0, 1, 3).permute(2, 0, 1)
 
 
 def batch_moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:

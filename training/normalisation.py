@@ -49,7 +49,8 @@ def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
     identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
     rounding = 32 * torch.finfo(covariance.dtype).eps * covariance.diagonal(0, 1, 2)
     factor, _ = torch.linalg.cholesky_ex(covariance + torch.diag_embed(rounding.clamp_min(eps)))
-    return torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    W: Tensor = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
+    return W
 
 
 class _Whiten(torch.autograd.Function):

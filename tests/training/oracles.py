@@ -6,12 +6,13 @@ import torch
 from torch import Generator, Tensor
 
 DTYPES = (torch.float32, torch.float64)
-TOLERANCE = {torch.float32: {"rtol": 2e-4, "atol": 2e-5}, torch.float64: {"rtol": 1e-10, "atol": 1e-11}}
+TOLERANCE = {torch.float32: (2e-4, 2e-5), torch.float64: (1e-10, 1e-11)}  # relative, absolute
 
 
 def assert_close(actual: Tensor, expected: Tensor) -> None:
     """Equal to rounding, in the precision of `actual`; NaN is never equal."""
-    torch.testing.assert_close(actual, expected.to(actual.dtype), **TOLERANCE[actual.dtype])
+    rtol, atol = TOLERANCE[actual.dtype]
+    torch.testing.assert_close(actual, expected.to(actual.dtype), rtol=rtol, atol=atol)
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -46,13 +47,15 @@ def correlated_batch(
 
 def components(x: Tensor, dimension: int) -> Tensor:
     """(B, d C, H, W) -> (C, d, B H W): every value of every hypercomplex channel."""
-    return x.unflatten(1, (dimension, -1)).permute(2, 1, 0, 3, 4).flatten(2)
+    parts: Tensor = x.unflatten(1, (dimension, -1))
+    return parts.permute(2, 1, 0, 3, 4).flatten(2)
 
 
 def from_components(values: Tensor, like: Tensor) -> Tensor:
     """What `components` took apart, put together again in the shape of `like`."""
     batch, _, height, width = like.shape
-    return values.unflatten(2, (batch, height, width)).permute(2, 1, 0, 3, 4).flatten(1, 2)
+    parts: Tensor = values.unflatten(2, (batch, height, width))
+    return parts.permute(2, 1, 0, 3, 4).flatten(1, 2)
 
 
 def covariances(x: Tensor, dimension: int) -> Tensor:

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from tests.training.tiny_command import install_tiny_recipes, tiny_recipes, write_tiny_data
-from training import batches, checkpoint
+from training import batches
 from training import run as runs
+from training.__main__ import main
 from training.batches import read_data
 from training.checkpoint import read_tensors
 from training.errors import UserError
@@ -153,7 +154,7 @@ def test_an_interrupted_save_loses_at_most_its_epoch(
             raise KeyboardInterrupt
         sync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", interrupted)
+    monkeypatch.setattr(os, "fsync", interrupted)
     try:
         train(data, tmp_path / "run")
     except KeyboardInterrupt:
@@ -227,3 +228,20 @@ def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) ->
             resume=False,
             ranks=Ranks(0, 3),
         )
+
+
+def test_without_a_compiler_training_goes_on_and_says_so(
+    data: Path,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    run = tmp_path / "run"
+    assert main(["fit", "tiny-cifar", "--data", str(data), "--out", str(run), "--device", "cpu"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[0] == "no C++ compiler found: training goes on uncompiled, more slowly"
+    assert [line.partition(":")[0] for line in said[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    assert_same_run(run, undisturbed)

@@ -33,7 +33,7 @@ def norm(
     if seed is not None:
         with torch.no_grad():
             for parameter in layer.parameters():
-                parameter += 0.3 * randn(*parameter.shape, seed=seed)
+                parameter.add_(0.3 * randn(*parameter.shape, seed=seed))
     return layer
 
 

@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -69,20 +70,12 @@ def test_an_epoch_is_plain_nesterov() -> None:
     """Against torch's own unfused optimiser, clipping by the definition."""
     ours = trainer()
     network = copy.deepcopy(ours.network)
-    optimiser = torch.optim.SGD(
-        [
-            {
-                "params": [p for n, p in network.named_parameters() if n.endswith("weight")],
-                "weight_decay": 0.01,
-            },
-            {"params": [p for n, p in network.named_parameters() if not n.endswith("weight")]},
-        ],
-        lr=0.1,
-        momentum=0.9,
-        nesterov=True,
-        fused=False,
-        foreach=False,
-    )
+    named = list(network.named_parameters())
+    groups: list[dict[str, Any]] = [
+        {"params": [p for name, p in named if name.endswith("weight")], "weight_decay": 0.01},
+        {"params": [p for name, p in named if not name.endswith("weight")]},
+    ]
+    optimiser = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True, fused=False, foreach=False)
     losses = []
     for i, (images, labels) in enumerate(Noise().epoch(1, 0)):
         for group in optimiser.param_groups:
@@ -100,7 +93,7 @@ def test_an_epoch_is_plain_nesterov() -> None:
     assert row["loss"] == pytest.approx(sum(losses) / 3, rel=1e-5)
     assert row["rate"] == OneCycle(peak=0.1).rate(1 + 2 / 3, 2)
     for (name, a), b in zip(ours.network.named_parameters(), network.parameters(), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_kernels_alone_are_decayed() -> None:
@@ -175,9 +168,9 @@ def test_score_is_pooled_in_evaluation_mode() -> None:
 def test_the_compiled_step_has_no_graph_breaks(algebra: str) -> None:
     """fullgraph raises at a break; the backend runs what was captured, forward and backward, uncompiled."""
     torch.manual_seed(0)
-    network = Network(NetworkConfig(algebra=algebra, depth=1, width=8)).to(memory_format=torch.channels_last)
+    network = Network(NetworkConfig(algebra=algebra, depth=1, width=8))
     plain = copy.deepcopy(network)
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(network, fullgraph=True, dynamic=False, backend="aot_eager")
     images = randn(4, 3, 8, 8, dtype=torch.float32).contiguous(memory_format=torch.channels_last)
     ours, theirs = compiled(images), plain(images)
