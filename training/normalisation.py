@@ -47,8 +47,8 @@ def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
     """
     d = covariance.shape[-1]
     identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
-    rounding = 32 * torch.finfo(covariance.dtype).eps * covariance.diagonal(0, 1, 2)
-    factor, _ = torch.linalg.cholesky_ex(covariance + torch.diag_embed(rounding.clamp_min(eps)))
+    floor = (32 * torch.finfo(covariance.dtype).eps * covariance).clamp_min(eps) * identity
+    factor, _ = torch.linalg.cholesky_ex(covariance + floor)
     W: Tensor = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
     return W
 
@@ -85,8 +85,8 @@ class _Whiten(torch.autograd.Function):
         grad_gamma, grad_beta = dM @ W.mT, dbeta
         if several_ranks():
             dM, dbeta = _summed(dM, dbeta)
-        lower = (gamma.mT @ dM @ W.mT).tril()
-        dV = -W.mT @ (lower - torch.diag_embed(lower.diagonal(0, 1, 2)) / 2) @ W
+        phi = torch.ones_like(W).tril() - torch.eye(len(dbeta), dtype=W.dtype, device=W.device) / 2
+        dV = -W.mT @ (phi * (gamma.mT @ dM @ W.mT)) @ W
         M = gamma @ W
         shift = torch.einsum("cab,ac->bc", M, dbeta) / -ctx.count
         dx = mix((dV + dV.mT) / ctx.count, centred, mix(M.mT, dy, shift))
