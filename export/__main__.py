@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -152,5 +153,10 @@ def _verify(options: argparse.Namespace) -> int:
     return 2 if bad else 0
 
 
+def _stop(*_: object) -> None:
+    raise KeyboardInterrupt  # so that a build that is told to end cleans up behind itself
+
+
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(main())

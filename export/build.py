@@ -149,10 +149,9 @@ def _compare(
     answers = answers_to_agree_with(predictors[Precision.FP32], source.material)
     metrics: tuple[Metric, ...] = ()
     for precision, predict in predictors.items():
-        metrics += measure(predict, source.material, precision)
+        metrics += measure(predict, source.material, precision, answers)
         if precision is not Precision.FP32:
-            loss = loss_of(predict, precision, source.material, metrics, answers)
-            _check_loss(source, precision, loss, max_loss, say)
+            _check_loss(source, precision, loss_of(precision, source.material, metrics), max_loss, say)
     return metrics
 
 

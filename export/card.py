@@ -16,7 +16,13 @@ PAPER_ERRORS = {
     ("cifar100", 2): {"real": 32.02, "complex": 31.65, "quaternion": 30.59},
     ("cifar100", 10): {"real": 28.07, "complex": 27.09, "quaternion": 26.01},
 }
-METRIC_TITLES = {"error": "error", "iou": "IoU", "soft_dice": "soft Dice", "max_f": "MaxF"}
+METRIC_TITLES = {
+    "error": "error",
+    "iou": "IoU",
+    "soft_dice": "soft Dice",
+    "max_f": "MaxF",
+    "agreement": "agreement with fp32",
+}
 CARD = Template("""# $name, version $version
 
 $summary.
@@ -147,19 +153,21 @@ def _metric_rows(model: Description, precisions: Sequence[Precision]) -> list[st
     values = {(m.name, m.split, m.precision): m for m in model.metrics}
     rows = dict.fromkeys((m.name, m.split) for m in model.metrics)
     return [
-        f"| {METRIC_TITLES[name]} | {model.training.dataset}, {split} | {_count(values, name, split):,} | "
-        + " | ".join(_shown(values[name, split, p]) for p in precisions)
+        f"| {METRIC_TITLES[name]} | {model.training.dataset}, {split} | {_count(model, name, split):,} | "
+        + " | ".join(_shown(values.get((name, split, p))) for p in precisions)
         + " |"
         for name, split in rows
     ]
 
 
-def _count(values: dict[tuple[str, str, Precision], Metric], name: str, split: str) -> int:
-    return values[name, split, Precision.FP32].samples
+def _count(model: Description, name: str, split: str) -> int:
+    return next(m.samples for m in model.metrics if (m.name, m.split) == (name, split))
 
 
-def _shown(metric: Metric) -> str:
-    return f"{metric.value:.2%}" if metric.name == "error" else f"{metric.value:.4f}"
+def _shown(metric: Metric | None) -> str:
+    if metric is None:
+        return ""
+    return f"{metric.value:.2%}" if metric.name in ("error", "agreement") else f"{metric.value:.4f}"
 
 
 def _paper(model: Description, recipe: Recipe) -> str:

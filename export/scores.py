@@ -10,15 +10,22 @@ from training.prediction import Predictor
 from training.road_evaluation import evaluate_road
 from training.road_metrics import road_mask
 
-from .material import Framed, Labelled, Material, Split
+from .material import Labelled, Material, Split
 
 MAX_LOSS = {Task.CLASSIFICATION: 0.3, Task.SEGMENTATION: 0.005}
 LOSS_UNITS = {Task.CLASSIFICATION: "points", Task.SEGMENTATION: "IoU"}
-LEADING = {Task.CLASSIFICATION: "error", Task.SEGMENTATION: "iou"}
+AGREEMENT = "agreement"  # with fp32
+Answers = NDArray[Any]
 
 
-def measure(predict: Predictor, material: Material, precision: Precision) -> tuple[Metric, ...]:
-    """Every score of every split that is reported."""
+def measure(
+    predict: Predictor, material: Material, precision: Precision, answers: Answers | None
+) -> tuple[Metric, ...]:
+    """Every score of every split that is reported, and the agreement with the `answers` of fp32, if any."""
+    found = [(split, _scores(predict, split)) for split in material.reported]
+    if answers is not None and precision is not Precision.FP32:
+        split = material.comparison
+        found.append((split, {AGREEMENT: (_agreement(answers, predict(split.images), split), len(answers))}))
     return tuple(
         Metric(
             name=name,
@@ -28,32 +35,28 @@ def measure(predict: Predictor, material: Material, precision: Precision) -> tup
             samples=count,
             precision=precision,
         )
-        for split in material.reported
-        for name, (value, count) in _scores(predict, split).items()
+        for split, scores in found
+        for name, (value, count) in scores.items()
     )
 
 
-def answers_to_agree_with(fp32: Predictor, material: Material) -> NDArray[Any] | None:
+def answers_to_agree_with(fp32: Predictor, material: Material) -> Answers | None:
     """What fp32 says of the comparison images, where they have no scores that mean anything."""
     return None if material.held_out else fp32(material.comparison.images)
 
 
-def loss_of(
-    predict: Predictor,
-    precision: Precision,
-    material: Material,
-    metrics: tuple[Metric, ...],
-    answers: NDArray[Any] | None,
-) -> float:
+def loss_of(precision: Precision, material: Material, metrics: tuple[Metric, ...]) -> float:
     """What a precision loses against fp32: points of error, or IoU. `metrics` are those of both.
 
     On held-out images it is the difference of their scores. On training images, whose scores mean little,
     it is the share of answers that are not those of fp32.
     """
-    if answers is not None:
-        return _disagreement(answers, predict(material.comparison.images), material.comparison)
-    before, after = (_leading(metrics, material.comparison, p) for p in (Precision.FP32, precision))
-    return 100 * (after - before) if isinstance(material.comparison, Labelled) else before - after
+    points = 100 if isinstance(material.comparison, Labelled) else 1
+    if not material.held_out:
+        return points * (1 - _value(metrics, AGREEMENT, material.comparison, precision))
+    name, sign = ("error", 1) if isinstance(material.comparison, Labelled) else ("iou", -1)
+    before, after = (_value(metrics, name, material.comparison, p) for p in (Precision.FP32, precision))
+    return sign * points * (after - before)
 
 
 def _scores(predict: Predictor, split: Split) -> dict[str, tuple[float, int]]:
@@ -65,14 +68,14 @@ def _scores(predict: Predictor, split: Split) -> dict[str, tuple[float, int]]:
     return {name: (value, len(split.frames)) for name, value in values.items()}
 
 
-def _disagreement(before: NDArray[Any], after: NDArray[Any], split: Split) -> float:
+def _agreement(before: Answers, after: Answers, split: Split) -> float:
+    """The share of classes that are the same, or the IoU of both masks."""
     if isinstance(split, Labelled):
-        return 100 * float(np.mean(before.argmax(1) != after.argmax(1)))
+        return float(np.mean(before.argmax(1) == after.argmax(1)))
     first, second = road_mask(before, 0.5), road_mask(after, 0.5)
     union = np.count_nonzero(first | second)
-    return 1 - np.count_nonzero(first & second) / union if union else 0.0
+    return np.count_nonzero(first & second) / union if union else 1.0
 
 
-def _leading(metrics: tuple[Metric, ...], split: Split, precision: Precision) -> float:
-    name = "iou" if isinstance(split, Framed) else "error"
+def _value(metrics: tuple[Metric, ...], name: str, split: Split, precision: Precision) -> float:
     return next(m.value for m in metrics if (m.name, m.split, m.precision) == (name, split.split, precision))

@@ -134,7 +134,11 @@ def test_all_training_data_means_agreement_with_fp32(tmp_path: Path) -> None:
     place = road_place(tmp_path, holdout=0)
     lines: list[str] = []
     description = build(place.run, place.data, place.out, ALL, max_loss=1, say=lines.append)
-    assert description.metrics == ()
+    assert [(m.name, m.split, m.precision) for m in description.metrics] == [
+        ("agreement", "training", Precision.FP16),
+        ("agreement", "training", Precision.INT8),
+    ]
+    assert all(0.5 < m.value <= 1 for m in description.metrics)
     assert "int8: disagrees with fp32 by" in lines[2]
 
 

@@ -4,6 +4,9 @@ import hashlib
 import json
 import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +16,7 @@ import pytest
 from export.__main__ import main
 from service.artifact import read_description
 from tests.export.tiny import NAME, road_place
+from tests.service.harness import REPOSITORY, wait_until
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +179,15 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
             main(arguments)
         assert stopped.value.code == 0
     assert "python -m export build runs/mine" in capsys.readouterr().out
+
+
+def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+    place = road_place(tmp_path)
+    command = [sys.executable, "-m", "export", "build", str(place.run), "--data", str(place.data)]
+    process = subprocess.Popen([*command, "--out", str(place.out)], cwd=REPOSITORY, stderr=subprocess.PIPE)
+    wait_until(lambda: place.out.parent.is_dir(), 60)
+    process.send_signal(signal.SIGTERM)
+    error = process.communicate(timeout=60)[1].decode()
+    assert process.returncode == 130
+    assert "nothing was written" in error
+    assert not (tmp_path / "models").exists()
