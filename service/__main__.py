@@ -1,37 +1,54 @@
-"""`python -m service`: serve the models directory over HTTP."""
+"""`python -m service`: serve the models directory over HTTP, or work through files without a server."""
 
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from service import logs
 from service.address import AddressError, check_address
+from service.artifact import ArtifactError
 from service.registry import NothingToServeError
 from service.session import DeviceUnavailableError
 from service.settings import SettingsError, parse
 
 EXIT_START, EXIT_SETTINGS = 1, 2
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+BULK = ("classify", "segment")
+EXPLAINED = (SettingsError, AddressError, NothingToServeError, DeviceUnavailableError, ArtifactError, OSError)
 
 
-def serve_command(arguments: Sequence[str]) -> int:
-    """Start the service, or say in one line why it cannot."""
-    debug = "--debug" in arguments
+def explained(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+    """Run a command, or say in one line why it cannot be."""
     try:
-        settings, debug = parse(arguments)
-        check_address(settings.host, settings.port)
-        logs.configure(settings.log_level, settings.log_format)
-        _expect_signals()
-        from service.app import create_app  # after the settings: a typing mistake is told at once
-        from service.server import exit_stuck, serve
-
-        serve(create_app(settings, on_stuck=exit_stuck), settings)
-    except (SettingsError, AddressError, NothingToServeError, DeviceUnavailableError) as error:
-        if debug:
+        return command(arguments)
+    except EXPLAINED as error:
+        if "--debug" in arguments:
             traceback.print_exc()
         print(f"service: {error}", file=sys.stderr)
         return EXIT_SETTINGS if isinstance(error, SettingsError) else EXIT_START
+
+
+def serve_command(arguments: Sequence[str]) -> int:
+    settings, _ = parse(arguments)
+    check_address(settings.host, settings.port)
+    logs.configure(settings.log_level, settings.log_format)
+    _expect_signals()
+    from service.app import create_app  # after the settings: a typing mistake is told at once
+    from service.server import exit_stuck, serve
+
+    serve(create_app(settings, on_stuck=exit_stuck), settings)
     return 0
+
+
+def bulk_command(arguments: Sequence[str]) -> int:
+    from service.bulk import commands
+
+    try:
+        return commands.run(arguments[0], arguments[1:])
+    except KeyboardInterrupt:
+        print("service: stopped; the same command goes on from here", file=sys.stderr)
+        return EXIT_INTERRUPTED
 
 
 def _expect_signals() -> None:
@@ -41,7 +58,7 @@ def _expect_signals() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return serve_command(arguments)
+    return explained(bulk_command if arguments[:1] and arguments[0] in BULK else serve_command, arguments)
 
 
 if __name__ == "__main__":

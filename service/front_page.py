@@ -1,4 +1,4 @@
-"""The page at `/`: the files of `page/` and the samples, read once, under a policy that lets in nothing else."""
+"""The page at `/`: the files of `page/` and the samples, read once, and a policy that shuts out the rest."""
 
 import hashlib
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 import argparse
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, Self
@@ -18,6 +18,10 @@ from pydantic import (
 )
 
 ENVIRONMENT_PREFIX = "QUATSERVE_"
+USAGE = """
+  python -m service [flags]                                    serve over HTTP
+  python -m service classify PATH... --out results.csv         say what is in each image
+  python -m service segment PATH... --out DIR                  draw where the road is"""
 MEBIBYTE = 1 << 20
 
 
@@ -157,14 +161,17 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return found
 
 
-class _Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
+    """Tells what is wrong in one line, like every other bad setting."""
+
     def error(self, message: str) -> NoReturn:
-        raise SettingsError(f"{message}; see python -m service --help")
+        raise SettingsError(f"{message}; see {self.prog} --help")
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
+def add_flags(parser: argparse.ArgumentParser, names: Iterable[str] = Settings.model_fields) -> None:
     """One flag per setting; absent flags leave no trace, so that the environment shows through."""
-    for name, field in Settings.model_fields.items():
+    for name in names:
+        field = Settings.model_fields[name]
         shown = f"{field.description} (default: {default_of(name) or 'none'}; {variable_of(name)})"
         parser.add_argument(
             flag_of(name),
@@ -197,9 +204,11 @@ def _first_fault(error: ValidationError) -> str:
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> tuple[Settings, bool]:
     """Settings from flags over environment over defaults, and whether tracebacks are wanted."""
-    parser = _Parser(
+    parser = CommandParser(
         prog="python -m service",
-        description="Serve the folded networks of a models directory over HTTP.",
+        usage=USAGE,
+        description="Serve the folded networks of a models directory over HTTP, or work through files "
+        "without a server. Each command has a --help of its own; the flags below are those of serving.",
         epilog="Every flag is an environment variable too; a flag wins. SIGHUP rescans the models directory.",
     )
     parser.add_argument("--debug", action="store_true", help="show a traceback when the service cannot start")

@@ -1,4 +1,4 @@
-"""A browser for all tests, a fresh page for each; what no page may ever do is checked at the end of every test."""
+"""A browser for all tests, a fresh page for each; what no page may ever do is checked after every test."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -52,7 +52,7 @@ class Watch:
 
 @pytest.fixture
 def open_page(browser: Browser, service: RunningService) -> Iterator[Open]:
-    """Open the page of a service, with the context's options; it must stay within the service and its policy."""
+    """Open the page of a service; it must stay within the service and its policy."""
     opened: list[tuple[BrowserContext, Watch, str]] = []
 
     def begin(path: str = "/", running: RunningService = service, **options: object) -> Page:

@@ -1,28 +1,35 @@
 """Pictures of the page as people see it, of samples that are ours to show.
 
-    python -m tests.page.screenshots                        # docs/page-classify.png and docs/page-road.png
-    python -m tests.page.screenshots --all --out FOLDER     # both tasks, light and dark, wide and narrow
+python -m tests.page.screenshots                        # docs/page-classify.png and docs/page-road.png
+python -m tests.page.screenshots --all --out FOLDER     # both tasks, light and dark, wide and narrow
 """
 
 import argparse
 import sys
 from pathlib import Path
+from typing import Literal
 
 from playwright.sync_api import Browser
 
 from tests.page.chromium import chromium
 from tests.service.harness import REPOSITORY, RunningService
 
+Scheme = Literal["light", "dark"]
 SAMPLES = {"classify": "cat.png", "road": "road.jpg"}
 RESULTS = {"classify": "#classification", "road": "#segmentation"}
 WIDE, NARROW = (960, 760), (375, 760)
+KINDS: dict[str, tuple[Scheme, tuple[int, int]]] = {
+    "": ("light", WIDE),
+    "-dark": ("dark", WIDE),
+    "-narrow": ("light", NARROW),
+    "-dark-narrow": ("dark", NARROW),
+}
 
 
-def shoot(browser: Browser, url: str, task: str, scheme: str, size: tuple[int, int], path: Path) -> None:
-    dark = scheme == "dark"
+def shoot(browser: Browser, url: str, task: str, scheme: Scheme, size: tuple[int, int], path: Path) -> None:
     context = browser.new_context(
         viewport={"width": size[0], "height": size[1]},
-        color_scheme="dark" if dark else "light",
+        color_scheme=scheme,
         device_scale_factor=1.5,
     )
     page = context.new_page()
@@ -40,21 +47,19 @@ def main(arguments: list[str]) -> int:
     )
     parser.add_argument("--models-dir", type=Path, default=REPOSITORY / "models")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs")
-    parser.add_argument("--all", action="store_true", help="every scheme and width, not the two of the README")
+    parser.add_argument(
+        "--all", action="store_true", help="every scheme and width, not the two of the README"
+    )
     options = parser.parse_args(arguments)
     options.out.mkdir(parents=True, exist_ok=True)
+    kinds = {name: kind for name, kind in KINDS.items() if options.all or not name}
     running = RunningService(options.models_dir)
     try:
         with chromium() as browser:
             for task in SAMPLES:
-                shoot(browser, running.url, task, "light", WIDE, options.out / f"page-{task}.png")
-                if options.all:
-                    for scheme, size, name in (
-                        ("dark", WIDE, "dark"),
-                        ("light", NARROW, "narrow"),
-                        ("dark", NARROW, "dark-narrow"),
-                    ):
-                        shoot(browser, running.url, task, scheme, size, options.out / f"page-{task}-{name}.png")
+                for name, (scheme, size) in kinds.items():
+                    path = options.out / f"page-{task}{name}.png"
+                    shoot(browser, running.url, task, scheme, size, path)
     finally:
         running.stop()
     return 0

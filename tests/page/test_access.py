@@ -11,7 +11,17 @@ from tests.page.driving import bars
 pytestmark = pytest.mark.browser
 RESULTS = {"classify": "#classification", "road": "#segmentation"}
 SAMPLES = {"classify": "cat.png", "road": "road.jpg"}
-TEXTS = ["h1", ".masthead p", ".tasks a", ".fine", ".samples h2", ".tiles button", "#status", "#facts dt", "footer a"]
+TEXTS = [
+    "h1",
+    ".masthead p",
+    ".tasks a",
+    ".fine",
+    ".samples h2",
+    ".tiles button",
+    "#status",
+    "#facts dt",
+    "footer a",
+]
 COLOURS = """selector => {
   const element = [...document.querySelectorAll(selector)].find((found) => found.checkVisibility());
   let behind = element;
@@ -83,6 +93,8 @@ def test_every_control_has_a_name(open_page: Open, task: str) -> None:
     page = open_page(f"/#{task}")
     ask_sample(page, task)
     outline = page.locator("body").aria_snapshot()
-    nameless = re.findall(r"^\s*- (?:button|link|slider|radio|img|textbox|combobox)(?::|$)", outline, re.MULTILINE)
+    nameless = re.findall(
+        r"^\s*- (?:button|link|slider|radio|img|textbox|combobox)(?::|$)", outline, re.MULTILINE
+    )
     assert nameless == []
     assert re.search(r"- (?:button|link)", outline)

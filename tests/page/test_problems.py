@@ -32,7 +32,11 @@ def told(page: Page) -> str:
     [
         ("classify", b"these are words", "The image cannot be read: the data does not begin like an image."),
         ("road", b"", "The image cannot be read: the image is empty."),
-        ("road", b"GIF89a..", "The image format is not supported: the image is not one of PNG, JPEG, WEBP, BMP."),
+        (
+            "road",
+            b"GIF89a..",
+            "The image format is not supported: the image is not one of PNG, JPEG, WEBP, BMP.",
+        ),
     ],
 )
 def test_a_file_that_is_no_image(open_page: Open, task: str, data: bytes, sentence: str) -> None:

@@ -1,4 +1,4 @@
-"""Where is the road? One map fetched; slider, views and the saved mask must be what the service would send."""
+"""Where is the road? One map is fetched; slider, views and saved mask are what the service would send."""
 
 from pathlib import Path
 
@@ -50,7 +50,9 @@ def test_the_mask_of_the_slider_is_the_one_of_the_service(page: Page, service: R
 
 
 def test_the_views(page: Page, service: RunningService) -> None:
-    np.testing.assert_allclose(canvas(page), served(service, "overlay"), atol=1)  # Pillow rounds halves otherwise
+    np.testing.assert_allclose(
+        canvas(page), served(service, "overlay"), atol=1
+    )  # Pillow rounds halves otherwise
     page.get_by_text("Photo", exact=True).click()
     np.testing.assert_array_equal(canvas(page), PICTURE)
     page.get_by_text("Overlay", exact=True).click()
@@ -75,7 +77,9 @@ def test_the_slider_by_keyboard_and_what_a_screen_reader_hears(page: Page) -> No
     shown = page.locator("#threshold-value").inner_text()
     assert shown.startswith("0.51 ")
     expect(slider).to_have_attribute("aria-valuetext", shown.replace(" ", ", ", 1))
-    expect(page.locator("#canvas")).to_have_attribute("aria-label", f"The photo with the road marked, {shown[5:]}")
+    expect(page.locator("#canvas")).to_have_attribute(
+        "aria-label", f"The photo with the road marked, {shown[5:]}"
+    )
 
 
 def test_the_saved_mask(page: Page, service: RunningService) -> None:

@@ -43,7 +43,9 @@ def test_a_file_of_the_page_is_served_and_refers_to_served_ones(client: httpx.Cl
 
 def test_the_samples_are_offered(client: httpx.Client) -> None:
     offered = re.findall(r'data-sample="([^"]+)"', client.get("/").text)
-    assert {f"samples/{name}" for name in offered} == {name for name in assets() if name.startswith("samples/")}
+    assert {f"samples/{name}" for name in offered} == {
+        name for name in assets() if name.startswith("samples/")
+    }
     assert len(offered) == 11
 
 

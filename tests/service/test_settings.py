@@ -42,9 +42,9 @@ def test_every_setting_is_a_flag_a_variable_and_a_line_of_the_help(name: str) ->
 
 
 def _help() -> str:
-    from service.settings import _Parser, add_flags
+    from service.settings import CommandParser, add_flags
 
-    parser = _Parser()
+    parser = CommandParser()
     add_flags(parser)
     return parser.format_help()
 

@@ -1,0 +1,129 @@
+"""Files in, rows out: decoding on threads beside inference, in order, in bounded memory."""
+
+import os
+import stat
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from service.batching import pad_to
+from service.bulk.files import Found
+from service.decoding import Prepared, prepare
+from service.images import ImageError, Target
+from service.models import Model
+
+FILES_PER_JOB = 8  # handing a job to a thread costs about as much as decoding a tiny image
+MAX_BYTES_PER_PIXEL = 8  # 16-bit colour with alpha, not compressed: no file need be larger
+HEAD_BYTES = 1 << 20
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A file that was skipped, and why."""
+
+    file: Found
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    file: Found
+    prepared: Prepared
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The network's row for a file whose upright image has this (width, height)."""
+
+    file: Found
+    size: tuple[int, int]
+    row: NDArray[Any]
+
+
+def read(path: str, max_pixels: int) -> bytes:
+    """The bytes of a regular file that is no larger than an image may be."""
+    with open(path, "rb", opener=_open_without_waiting) as stream:  # Path.open has no opener
+        state = os.fstat(stream.fileno())
+        if not stat.S_ISREG(state.st_mode):
+            raise ImageError("not a file")
+        limit = MAX_BYTES_PER_PIXEL * max_pixels + HEAD_BYTES
+        if state.st_size > limit:
+            raise ImageError(f"{state.st_size:,} bytes; at most {limit:,} are taken")
+        return stream.read()
+
+
+def _open_without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe nobody writes to would hold us for ever
+
+
+def load(file: Found, target: Target, max_pixels: int) -> Loaded | Fault:
+    try:
+        return Loaded(file, prepare(read(file.path, max_pixels), target, max_pixels))
+    except ImageError as error:
+        return Fault(file, str(error))
+    except OSError as error:
+        return Fault(file, error.strerror or type(error).__name__)
+
+
+def in_order(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
+    """`work(item)` of each item, in order; at most `ahead` are begun before they are asked for."""
+    waiting: deque[Future[R]] = deque()
+    try:
+        for item in items:
+            waiting.append(pool.submit(work, item))
+            if len(waiting) > ahead:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+
+
+def answers(
+    model: Model, files: Sequence[Found], max_pixels: int, pool: Executor
+) -> Iterator[list[Answer | Fault]]:
+    """What became of each file, in order, one list per run of the network."""
+
+    def job(group: Sequence[Found]) -> list[Loaded | Fault]:
+        return [load(file, model.target, max_pixels) for file in group]
+
+    groups = (files[i : i + FILES_PER_JOB] for i in range(0, len(files), FILES_PER_JOB))
+    ahead = 2 + 2 * model.max_batch // FILES_PER_JOB  # two batches: one to run next, one being decoded
+    loaded = chain.from_iterable(in_order(pool, job, groups, ahead))
+    for batch in _full_batches(loaded, model.max_batch):
+        yield _run(model, batch)
+
+
+def _full_batches(loaded: Iterable[Loaded | Fault], max_batch: int) -> Iterator[list[Loaded | Fault]]:
+    """Up to `max_batch` images each, with the faults met on the way; neither keeps the other waiting long."""
+    batch: list[Loaded | Fault] = []
+    images = 0
+    for item in loaded:
+        batch.append(item)
+        images += isinstance(item, Loaded)
+        if images == max_batch or len(batch) == 4 * max_batch:
+            yield batch
+            batch, images = [], 0
+    if batch:
+        yield batch
+
+
+def _run(model: Model, batch: list[Loaded | Fault]) -> list[Answer | Fault]:
+    pixels = [item.prepared.pixels for item in batch if isinstance(item, Loaded)]
+    if not pixels:
+        return [item for item in batch if isinstance(item, Fault)]
+    padding = pad_to(model.buckets, len(pixels)) - len(pixels)
+    rows = iter(model.session.run(np.stack(pixels + pixels[-1:] * padding)))
+    return [
+        item if isinstance(item, Fault) else Answer(item.file, item.prepared.size, next(rows))
+        for item in batch
+    ]

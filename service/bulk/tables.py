@@ -1,0 +1,128 @@
+"""Results of classification in a file that grows, CSV or JSON lines: whole rows only, taken up again."""
+
+import csv
+import io
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from service.settings import SettingsError
+
+Predictions = list[dict[str, object]]
+ENCODING = {"encoding": "utf-8", "errors": "surrogateescape"}  # a file's name may be any bytes
+
+
+class Table(ABC):
+    """An open table. `done` holds the files an earlier run has answered."""
+
+    def __init__(self, path: Path, model: str, top_k: int) -> None:
+        self.path, self.model, self.top_k = path, model, top_k
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = self._whole_rows(path.read_bytes() if path.exists() else b"")
+        self.done = self._read(kept.decode(**ENCODING))
+        self._stream: BinaryIO = path.open("ab", buffering=0)
+        self._stream.truncate(len(kept))  # a row that an interruption cut off
+        if not kept:
+            self._stream.write(self._head())
+
+    def add(self, rows: Iterable[tuple[str, Predictions]]) -> None:
+        """In one write: an interruption leaves all of it, or a row that is cut off and dropped later."""
+        self._stream.write("".join(self._row(file, found) for file, found in rows).encode(**ENCODING))
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _check(self, same: bool, what: str) -> None:
+        if not same:
+            raise SettingsError(f"out is {str(self.path)!r}: it holds {what}; name another file")
+
+    @abstractmethod
+    def _whole_rows(self, content: bytes) -> bytes: ...
+
+    @abstractmethod
+    def _read(self, text: str) -> set[str]: ...
+
+    @abstractmethod
+    def _head(self) -> bytes: ...
+
+    @abstractmethod
+    def _row(self, file: str, predictions: Predictions) -> str: ...
+
+
+class CsvTable(Table):
+    """file, model, label, probability, label_2, probability_2, ..."""
+
+    def _columns(self) -> list[str]:
+        places = ["", *(f"_{place}" for place in range(2, self.top_k + 1))]
+        return ["file", "model", *(name + place for place in places for name in ("label", "probability"))]
+
+    def _whole_rows(self, content: bytes) -> bytes:
+        end = content.rfind(b"\n") + 1
+        while content.count(b'"', 0, end) % 2:  # that line break is inside a quoted name
+            end = content.rfind(b"\n", 0, end - 1) + 1
+        return content[:end]
+
+    def _read(self, text: str) -> set[str]:
+        rows = csv.reader(io.StringIO(text, newline=""))
+        head = next(rows, self._columns())
+        self._check(head == self._columns(), f"other columns ({', '.join(head)[:120]})")
+        found: dict[str, str] = {row[0]: row[1] for row in rows}
+        self._check(set(found.values()) <= {self.model}, "results of another model")
+        return set(found)
+
+    def _head(self) -> bytes:
+        return self._line(self._columns()).encode()
+
+    def _row(self, file: str, predictions: Predictions) -> str:
+        values = [value for found in predictions for value in (found["label"], found["probability"])]
+        return self._line([file, self.model, *values])
+
+    def _line(self, values: Sequence[object]) -> str:
+        stream = io.StringIO(newline="")
+        csv.writer(stream, lineterminator="\n").writerow(values)
+        return stream.getvalue()
+
+
+class JsonLinesTable(Table):
+    """{"file": ..., "model": ..., "predictions": [{"label": ..., "index": ..., "probability": ...}]}"""
+
+    def _whole_rows(self, content: bytes) -> bytes:
+        return content[: content.rfind(b"\n") + 1]
+
+    def _read(self, text: str) -> set[str]:
+        found: dict[str, str] = {}
+        for line in text.split("\n")[:-1]:
+            row = self._object(line)
+            found[row["file"]] = row["model"]
+            self._check(len(row["predictions"]) == self.top_k, f"{len(row['predictions'])} classes an image")
+        self._check(set(found.values()) <= {self.model}, "results of another model")
+        return set(found)
+
+    def _object(self, line: str) -> dict[str, Any]:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            row = None
+        ours = isinstance(row, dict) and row.keys() >= {"file", "model", "predictions"}
+        self._check(ours, "something that is not ours")
+        return dict(row or {})
+
+    def _head(self) -> bytes:
+        return b""
+
+    def _row(self, file: str, predictions: Predictions) -> str:
+        return json.dumps({"file": file, "model": self.model, "predictions": predictions}) + "\n"
+
+
+KINDS: dict[str, type[Table]] = {".csv": CsvTable, ".jsonl": JsonLinesTable}
+
+
+def open_table(path: Path, model: str, top_k: int) -> Table:
+    return KINDS[path.suffix](path, model, top_k)
+
+
+def check_suffix(path: Path) -> None:
+    if path.suffix not in KINDS:
+        raise SettingsError(f"out is {str(path)!r}: its name ends neither in .csv nor in .jsonl")
