@@ -37,7 +37,7 @@ function entries(model, choices, onChange) {
   const metric = metricOf(model);
   return [
     ["Model", modelChoice(model, choices, onChange)],
-    ["Network", `${algebra} ${network}, ${parameters.total.toLocaleString("en")} parameters`],
+    ["Network", `${algebra} ${network}; ${parameters.total.toLocaleString("en")} parameters`],
     ["Device", model.fallback_reason ? `${deviceOf(model)} (${model.fallback_reason})` : deviceOf(model)],
     ...(metric ? [["Measured", metricText(metric)]] : []),
   ];
