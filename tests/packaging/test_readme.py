@@ -27,7 +27,6 @@ REASONS = {
     "docker": "needs an engine",
     "download": "needs the network, or a data set",
     "hours": "takes too long",
-    "models": "needs the shipped models, which are not there yet",
 }
 SERVICE = "localhost:8000"
 BLOCK = re.compile(
@@ -84,11 +83,6 @@ def test_every_block_is_run_or_says_why_not() -> None:
     assert BLOCKS
     assert {block.word for block in BLOCKS} <= {"run", *REASONS}
     assert len(re.findall(r"^```(sh|bash|shell|console)\b", README, re.MULTILINE)) == len(BLOCKS)
-
-
-def test_shipped_models_leave_no_excuse() -> None:
-    shipped = any((ROOT / "models").glob("*/*/model.json"))
-    assert not (shipped and any(block.word == "models" for block in BLOCKS))
 
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.word == "run"])
