@@ -9,6 +9,7 @@ import { onPicture } from "./pictures.js";
 import * as road from "./road.js";
 
 const TASKS = { classify, road };
+const NO_MODEL = "No model for this task is served here.";
 const states = { classify: { timings: null, said: "" }, road: { timings: null, said: "" } };
 let models = [];
 let current = "classify";
@@ -52,7 +53,7 @@ function showTask() {
   showDevice(model);
   if (model) showFacts(model, choices(current), states[current].timings, choose);
   else element("facts").hidden = true;
-  say(states[current].said);
+  say(model || !models.length ? states[current].said : NO_MODEL);
 }
 
 function choose(name) {
@@ -63,7 +64,7 @@ function choose(name) {
 
 async function answer(name, image, signal) {
   const model = chosen(name);
-  if (!model) throw new Problem("No model for this task is served here.", { status: 422 });
+  if (!model) throw new Problem(NO_MODEL, { status: 422 });
   const begun = performance.now();
   const { timings, said } = await TASKS[name].run(image, model, signal);
   return { timings: { ...timings, total: performance.now() - begun }, said };
@@ -81,7 +82,9 @@ async function run(image) {
   try {
     if (!models.length) await loadModels();
     Object.assign(states[name], await withKey(() => answer(name, image, signal)));
-    if (!signal.aborted) showTask();
+    if (signal.aborted) return;
+    showTask();
+    TASKS[name].section.scrollIntoView({ block: "nearest" }); // on a phone it begins below the fold
   } catch (problem) {
     if (!signal.aborted) fail(problem, () => run(image));
   } finally {

@@ -74,8 +74,8 @@ def start(models_dir: Path) -> Iterator[Callable[..., RunningService]]:
     """A service with settings of its own, stopped at the end whatever happens."""
     started: list[RunningService] = []
 
-    def begin(**settings: object) -> RunningService:
-        started.append(RunningService(models_dir, **settings))  # type: ignore[arg-type]
+    def begin(directory: Path = models_dir, **settings: object) -> RunningService:
+        started.append(RunningService(directory, **settings))  # type: ignore[arg-type]
         return started[-1]
 
     yield begin

@@ -55,6 +55,13 @@ def test_text_stands_out_from_its_ground(open_page: Open, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("task", RESULTS)
+def test_the_answer_comes_into_view(open_page: Open, task: str) -> None:
+    page = open_page(f"/#{task}", viewport={"width": 360, "height": 640}, reduced_motion="reduce")
+    ask_sample(page, task)
+    expect(page.locator(RESULTS[task])).to_be_in_viewport(ratio=0.5)
+
+
+@pytest.mark.parametrize("task", RESULTS)
 def test_nothing_sticks_out_on_a_phone(open_page: Open, task: str) -> None:
     page = open_page(f"/#{task}", viewport={"width": 320, "height": 640}, is_mobile=True, has_touch=True)
     ask_sample(page, task)

@@ -1,6 +1,8 @@
 """What is it? Every way an image comes in, and the bars that come out."""
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +11,7 @@ from playwright.sync_api import expect
 from service.front_page import HERE
 from tests.page.conftest import Open
 from tests.page.driving import bars, bring, canvas, choose, opened
-from tests.service.artifacts import LABELS, expected_probabilities
+from tests.service.artifacts import LABELS, expected_probabilities, write_classifier
 from tests.service.harness import RunningService, encoded, noise, plain
 
 pytestmark = pytest.mark.browser
@@ -104,3 +106,18 @@ def test_one_upload_an_image(open_page: Open, service: RunningService) -> None:
     choose(page, plain(REDDISH))
     bars(page)
     assert asked.count("POST") == 1
+
+
+def test_one_of_several_models_can_be_chosen(
+    open_page: Open, start: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write_classifier(tmp_path, name="colours")
+    write_classifier(tmp_path, name="sure-colours", scale=1.0)
+    page = open_page(running=start(tmp_path))
+    choose(page, plain((140, 120, 100)))
+    assert bars(page)[0] == ("red", "73.1 %")
+    with page.expect_response("**/classify?model=sure-colours**"):
+        page.get_by_role("combobox", name="Model").select_option("sure-colours")
+    expect(page.locator("#bars .value").first).to_have_text("100.0 %")
+    page.get_by_role("link", name="Where is the road?").click()
+    expect(page.get_by_role("status")).to_have_text("No model for this task is served here.")
