@@ -33,13 +33,15 @@ function modelChoice(model, choices, onChange) {
 }
 
 function entries(model, choices, onChange) {
-  const { parameters, network, algebra } = model.description;
+  const { parameters, network, algebra, training } = model.description;
   const metric = metricOf(model);
   return [
     ["Model", modelChoice(model, choices, onChange)],
-    ["Network", `${algebra} ${network}; ${parameters.total.toLocaleString("en")} parameters`],
+    ["Network", `${algebra} ${network}`],
+    ["Parameters", parameters.total.toLocaleString("en")],
     ["Device", model.fallback_reason ? `${deviceOf(model)} (${model.fallback_reason})` : deviceOf(model)],
     ...(metric ? [["Measured", metricText(metric)]] : []),
+    ["Licence", `weights ${training.weights_licence}`],
   ];
 }
 

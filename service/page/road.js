@@ -46,7 +46,8 @@ export async function run(image, model, signal) {
   name = image.name ?? "";
   offerViews();
   draw();
-  const said = `${percent(heatmap.roadFraction(threshold()))} of the picture is road.`;
+  const share = percent(heatmap.roadFraction(threshold()));
+  const said = `At threshold ${threshold().toFixed(2)}, ${share} of the picture is road.`;
   return { timings: serverTimings(response), said };
 }
 
