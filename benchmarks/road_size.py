@@ -1,4 +1,4 @@
-"""How much IoU a road network of a given input size can reach at all: python benchmarks/road_size.py --data data
+"""The most IoU a road network of a given input size can reach: python benchmarks/road_size.py --data data
 
 Held-out ground truth is shrunk to each size and enlarged again by the rule of the service. "Soft" keeps the
 shrunk map's grey levels, as a perfect network's probabilities would; "hard" thresholds it first.
