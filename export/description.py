@@ -2,7 +2,6 @@
 
 import copy
 import hashlib
-from typing import Any, cast
 
 import torch
 
@@ -91,8 +90,7 @@ def count(network: Network, folded: FoldedNetwork) -> Parameters:
 
 def multiply_accumulates(folded: FoldedNetwork, height: int, width: int) -> int:
     """Of one image through the graph, the opening 1x1 convolutions included."""
-    model = cast("Any", copy.deepcopy(folded).to(torch.float32))
-    return count_multiply_accumulates(model, height, width)
+    return count_multiply_accumulates(copy.deepcopy(folded).to(torch.float32), height, width)
 
 
 def _summary(recipe: Recipe, material: Material) -> str:

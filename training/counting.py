@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from .convolution import HypercomplexConv2d, HypercomplexLinear
-from .network import RGB, Network
+from .network import RGB
 from .normalisation import HypercomplexBatchNorm2d
 
 
@@ -21,7 +21,7 @@ def count_parameters(network: nn.Module) -> tuple[int, int]:
     return trainable + sum(map(_running_statistics, norms)), trainable
 
 
-def count_multiply_accumulates(network: Network, height: int, width: int) -> int:
+def count_multiply_accumulates(network: nn.Module, height: int, width: int) -> int:
     """Of the convolutions and the dense layer for one image, as the real operations that they are run as.
 
     A hypercomplex weight is multiplied out to its block matrix, so algebras of equal width cost the same but
@@ -42,7 +42,7 @@ def count_multiply_accumulates(network: Network, height: int, width: int) -> int
     return counted
 
 
-def _without_norms(network: Network) -> Network:
+def _without_norms(network: nn.Module) -> nn.Module:
     for name, module in list(network.named_modules()):
         if isinstance(module, HypercomplexBatchNorm2d):
             network.set_submodule(name, nn.Identity())
