@@ -7,7 +7,7 @@ VENV_SERVE ?= .venv-serve
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser lint format verify check-image check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -23,9 +23,6 @@ test: $(VENV)/.installed  ## run the test suite
 
 test-browser: $(VENV)/.installed  ## run the tests that drive a real chromium
 	$(VENV)/bin/python -m pytest -m browser
-
-stress: $(VENV)/.installed  ## attack a real service process for some minutes
-	$(VENV)/bin/python -m pytest -m stress
 
 lint: $(VENV)/.installed  ## style, types and import directions
 	$(VENV)/bin/ruff check .
