@@ -15,14 +15,24 @@ from service.settings import SettingsError, parse
 EXIT_START, EXIT_SETTINGS = 1, 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 BULK = ("classify", "segment")
-EXPLAINED = (SettingsError, AddressError, NothingToServeError, DeviceUnavailableError, ArtifactError, OSError)
+EXPLAINED: tuple[type[Exception], ...] = (
+    SettingsError,
+    AddressError,
+    NothingToServeError,
+    DeviceUnavailableError,
+    ArtifactError,
+)
 
 
-def explained(command: Callable[[Sequence[str]], int], arguments: Sequence[str]) -> int:
+def explained(
+    command: Callable[[Sequence[str]], int],
+    arguments: Sequence[str],
+    faults: tuple[type[Exception], ...] = EXPLAINED,
+) -> int:
     """Run a command, or say in one line why it cannot be."""
     try:
         return command(arguments)
-    except EXPLAINED as error:
+    except faults as error:
         if "--debug" in arguments:
             traceback.print_exc()
         print(f"service: {error}", file=sys.stderr)
@@ -58,7 +68,9 @@ def _expect_signals() -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    return explained(bulk_command if arguments[:1] and arguments[0] in BULK else serve_command, arguments)
+    if arguments and arguments[0] in BULK:
+        return explained(bulk_command, arguments, (*EXPLAINED, OSError))  # such as a full disk
+    return explained(serve_command, arguments)
 
 
 if __name__ == "__main__":
