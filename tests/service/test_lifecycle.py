@@ -237,7 +237,7 @@ def test_an_idle_service_ends_soon_and_gives_notice_where_asked(start: Start) ->
 
 def test_a_port_in_use_is_told(start: Start, models_dir: Path) -> None:
     running = start()
-    with pytest.raises(AssertionError, match="address already in use"):
+    with pytest.raises(AssertionError, match="is taken"):
         RunningService(models_dir, port=running.port)
 
 

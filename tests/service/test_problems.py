@@ -14,6 +14,7 @@ from service.problems import INTERNAL, KINDS, response_of
 
 # Raised before there is a client, or never sent to one.
 NOT_FOR_CLIENTS = {
+    "AddressError",
     "ArtifactError",
     "BadOutputError",  # becomes RunFailedError in the batcher
     "ClientGoneError",
