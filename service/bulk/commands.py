@@ -70,7 +70,12 @@ class Tally:
 
 
 def find_model(task: Task, name: str | None, settings: Settings) -> Path:
-    """The artifact of that name, or the only one that does the task: its highest version."""
+    """The artifact of that name, the default, or the only one that does the task: its highest version."""
+    defaults = {
+        Task.CLASSIFICATION: settings.default_classifier,
+        Task.SEGMENTATION: settings.default_segmenter,
+    }
+    name = name or defaults[task] or None
     try:
         on_disk = versions_on_disk(settings.models_dir)
     except OSError as error:

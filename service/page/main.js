@@ -32,6 +32,7 @@ function showProblem(problem, again) {
   if (again) parts.push(make("button", { type: "button", className: "button", textContent: "Try again", onclick: again }));
   element("problem").replaceChildren(...parts);
   element("problem").hidden = false;
+  element("problem").scrollIntoView({ block: "nearest" });
 }
 
 const worthAnotherTry = ({ status }) => status === 0 || status === 401 || status >= 500;
@@ -86,7 +87,10 @@ async function run(image) {
     showTask();
     TASKS[name].section.scrollIntoView({ block: "nearest" }); // on a phone it begins below the fold
   } catch (problem) {
-    if (!signal.aborted) fail(problem, () => run(image));
+    if (signal.aborted) return;
+    Object.assign(states[name], { timings: null, said: "" }); // an older answer would pass for this image's
+    showTask();
+    fail(problem, () => run(image));
   } finally {
     if (!signal.aborted) document.body.classList.remove("busy");
   }

@@ -47,10 +47,15 @@ def test_a_file_that_is_no_image(open_page: Open, task: str, data: bytes, senten
     expect(page.locator(".result").locator("visible=true")).to_have_count(0)
 
 
-def test_a_good_image_clears_the_problem(open_page: Open) -> None:
-    page = open_page()
+def test_a_problem_hides_the_last_answer_and_a_good_image_clears_it(open_page: Open) -> None:
+    page = open_page(viewport={"width": 360, "height": 400}, reduced_motion="reduce")
+    choose(page, GOOD)
+    bars(page)
+    page.evaluate("scrollTo(0, 0)")
     choose(page, b"words")
     told(page)
+    expect(page.locator("#problem")).to_be_in_viewport()
+    expect(page.locator("#classification")).to_be_hidden()
     choose(page, GOOD)
     bars(page)
     expect(page.locator("#problem")).to_be_hidden()

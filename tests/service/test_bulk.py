@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from service.settings import variable_of
 from tests.service.artifacts import LABELS, expected_probabilities, write_both, write_classifier
 from tests.service.harness import REPOSITORY, encoded, noise, plain, wait_until
 
@@ -23,12 +24,13 @@ def command(*arguments: object, models: Path) -> list[str]:
 
 
 def run(
-    *arguments: object, models: Path, stdin: bytes = b"", cwd: Path = REPOSITORY
+    *arguments: object, models: Path, stdin: bytes = b"", cwd: Path = REPOSITORY, **settings: str
 ) -> subprocess.CompletedProcess[str]:
     done = subprocess.run(
         command(*arguments, models=models),
         cwd=cwd,
-        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)},
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(REPOSITORY)}
+        | {variable_of(name): value for name, value in settings.items()},
         input=stdin,
         capture_output=True,
         timeout=60,
@@ -262,6 +264,8 @@ def test_several_models_need_a_name(tmp_path: Path) -> None:
     taken = run("classify", tmp_path / "a.png", "--out", out, "--model", "second-colours", models=models)
     assert taken.returncode == 0
     assert rows_of(out)[0]["model"] == "second-colours/1"
+    default = run("classify", tmp_path / "a.png", "--out", out, models=models, default_classifier="nobody")
+    assert (default.returncode, "model is 'nobody'" in default.stderr) == (2, True)
 
 
 def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> None:
