@@ -8,6 +8,6 @@ from hypothesis import settings
 settings.register_profile("quatserve", deadline=None)
 settings.load_profile("quatserve")
 
-# A shell that starts this suite in the background makes it ignore Ctrl-C, and children inherit that. Some tests
-# press Ctrl-C on programs they start, so take the usual handler back; for a child it is the default again.
+# A shell that starts this suite in the background makes it ignore Ctrl-C, and children inherit that. Some
+# tests press Ctrl-C on what they start: take the usual handler back, which for a child is the default again.
 signal.signal(signal.SIGINT, signal.default_int_handler)
