@@ -22,12 +22,15 @@ def noise(shape: tuple[int, int], grain: float, generator: np.random.Generator) 
     small = generator.standard_normal((int(shape[0] / grain) + 2, int(shape[1] / grain) + 2))
     picture = Image.fromarray(small.astype(np.float32)).resize(shape[::-1], Image.Resampling.BICUBIC)
     field = np.asarray(picture, np.float64)
-    return field / field.std()
+    scaled: Field = field / field.std()
+    return scaled
 
 
 def textured(colour: tuple[int, int, int], *layers: Field) -> Field:
     """A colour whose brightness follows the layers: (H, W, 3)."""
-    return np.asarray(colour, np.float64) * (1 + sum(layers))[..., None]
+    brightness: Field = 1 + np.sum(layers, axis=0)
+    surface: Field = np.asarray(colour, np.float64) * brightness[..., None]
+    return surface
 
 
 def paint(picture: Field, where: NDArray[np.bool_], surface: Field) -> None:
