@@ -1,5 +1,6 @@
 """The processes of a run: one, or as many as torchrun started."""
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -60,5 +61,7 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
     try:
         yield Ranks(distributed.get_rank(), distributed.get_world_size(), restarted)
+        distributed.barrier()  # none leaves while another still speaks to it
     finally:
+        gc.collect()  # a model in a cycle would hold the group and its threads to the very end
         distributed.destroy_process_group()

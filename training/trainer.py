@@ -1,6 +1,7 @@
 """One epoch of training, and the state that it carries to the next."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -38,7 +39,10 @@ class Trainer:
         )
         model: nn.Module = self.network
         if ranks.size > 1:  # the running statistics are those of all ranks already
-            model = DistributedDataParallel(self.network, broadcast_buffers=False)
+            warnings.filterwarnings(
+                "ignore", "Grad strides do not match"
+            )  # of 1 x 1 kernels: one layout, two names
+            model = DistributedDataParallel(self.network, forward_sync_buffers=False)
         self._model = torch.compile(model, dynamic=False) if compiled else model
         self.step = 0
 

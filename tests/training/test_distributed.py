@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -76,11 +77,12 @@ def test_what_the_first_rank_cannot_do_stops_both(ranks: Outcome) -> None:
 
 
 @pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    install_tiny_recipes()
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("data")
     write_tiny_data(folder)
-    return folder
+    with pytest.MonkeyPatch.context() as patch:
+        install_tiny_recipes(patch.setitem)
+        yield folder
 
 
 def torchrun(data: Path, run: Path, recipe: str, *options: str, accident: str | None = None) -> str:

@@ -8,12 +8,15 @@ second state. An accident happens to the last rank only, and only once: not afte
 """
 
 import dataclasses
+import operator
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -48,10 +51,10 @@ def tiny_recipes() -> dict[str, Recipe]:
     }
 
 
-def install_tiny_recipes() -> None:
-    cifar.LAYOUTS["cifar10"] = TINY_CIFAR
+def install_tiny_recipes(set_item: Callable[[Any, str, Any], None] = operator.setitem) -> None:
+    set_item(cifar.LAYOUTS, "cifar10", TINY_CIFAR)
     for name, recipe in tiny_recipes().items():
-        recipes.RECIPES[name] = lambda recipe=recipe: recipe  # type: ignore[misc]
+        set_item(recipes.RECIPES, name, partial(dataclasses.replace, recipe))
 
 
 def write_tiny_data(data: Path) -> None:

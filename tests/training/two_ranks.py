@@ -43,7 +43,7 @@ def network_step(task: str, ranks: Ranks) -> Results:
     """Loss and gradients of a whole batch through DistributedDataParallel."""
     torch.manual_seed(0)
     network = Network(NetworkConfig(task=task, depth=1, width=8)).double()  # type: ignore[arg-type]
-    model = DistributedDataParallel(network, broadcast_buffers=False) if ranks.size > 1 else network
+    model = DistributedDataParallel(network, forward_sync_buffers=False) if ranks.size > 1 else network
     images = randn(4, 3, 6, 8)
     logits = ranks.whole(model(ranks.share(images)))
     if (
