@@ -1,6 +1,7 @@
 """Road metrics against their definitions, pixel by pixel and threshold by threshold."""
 
 import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -28,6 +29,12 @@ def by_definition(values: list[int], targets: list[int], threshold: float) -> Ro
     """The benchmark's definitions in plain Python, on lists."""
     pixels = [(v, t) for v, t in zip(values, targets, strict=True) if t != IGNORED]
 
+    def exact_f(least: int) -> Fraction:
+        """2 TP / (2 TP + FP + FN) as a fraction: thresholds that tie really tie, and the first wins."""
+        tp = sum(v >= least and t == 1 for v, t in pixels)
+        wrong = sum((v >= least) != (t == 1) for v, t in pixels)
+        return Fraction(2 * tp, 2 * tp + wrong) if tp else Fraction(0)
+
     def rates(least: int) -> tuple[float, float, float, float]:
         tp = sum(v >= least and t == 1 for v, t in pixels)
         fp = sum(v >= least and t == 0 for v, t in pixels)
@@ -36,11 +43,8 @@ def by_definition(values: list[int], targets: list[int], threshold: float) -> Ro
         precision = tp / (tp + fp) if tp + fp else 0.0
         return precision, tp / (tp + fn), fp / (fp + tn) if fp + tn else 0.0, tp / (tp + fp + fn)
 
-    def f(precision: float, recall: float) -> float:
-        return 2 * precision * recall / (precision + recall) if precision + recall else 0.0
-
     curve = [rates(least) for least in range(256)]
-    best = max(range(256), key=lambda least: f(*curve[least][:2]))
+    best = max(range(256), key=exact_f)
     precision, recall, fpr, _ = curve[best]
     levels = [max(p for p, r, *_ in curve if r >= k / 10) for k in range(11)]
     return RoadScores(
@@ -50,7 +54,7 @@ def by_definition(values: list[int], targets: list[int], threshold: float) -> Ro
         soft_dice=2
         * sum(v * t for v, t in pixels)
         / (sum(v for v, _ in pixels) + 255 * sum(t for _, t in pixels)),
-        max_f=f(precision, recall),
+        max_f=float(exact_f(best)),
         max_f_threshold=best / 255,
         average_precision=sum(levels) / 11,
         precision=precision,
