@@ -145,8 +145,11 @@ def test_torchrun_trains_a_road_network_alike(data: Path, tmp_path: Path) -> Non
 
 @patient
 def test_torchrun_restarts_from_the_last_state(data: Path, two_processes: Path, tmp_path: Path) -> None:
-    """One rank is killed in the second epoch; the run is the one that never was."""
-    said = torchrun(data, tmp_path / "run", "tiny-cifar", "--max-restarts", "1", accident="kill 1 2")
+    """One rank is killed in the second epoch; the run is the one that never was.
+
+    One restart should do, but gloo, seen once, failed to connect to the new process: torchrun tries again.
+    """
+    said = torchrun(data, tmp_path / "run", "tiny-cifar", "--max-restarts", "3", accident="kill 1 2")
     assert [line.partition(":")[0] for line in said.splitlines() if line.startswith("epoch")] == [
         "epoch 1/3",
         "epoch 2/3",
