@@ -52,4 +52,4 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             names = stream.keys()
             return {name: stream.get_tensor(name) for name in names}, json.loads(metadata["meaning"])
     except SafetensorError as error:
-        raise UserError(f"{path} is damaged ({error}): resume from an earlier state") from error
+        raise UserError(f"{path} is damaged ({error}): put a whole copy in its place") from error

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from . import run as runs
 from .batches import read_data
@@ -84,9 +85,35 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:
     tensors, meaning = read_tensors(run / runs.STATE)
+    if strange := _differences(trainer, tensors):
+        more = f", and {len(strange) - 1} more" if strange[1:] else ""
+        raise UserError(
+            f"{run / runs.STATE} is the state of another run ({strange[0]}{more}): "
+            "put the right one in its place, or start anew with another --out"
+        )
     trainer.restore(tensors, meaning["step"])
     rows: list[dict[str, Any]] = meaning["rows"]
     return rows
+
+
+def _differences(trainer: Trainer, saved: dict[str, Tensor]) -> list[str]:
+    """Why a saved state is none of `trainer`, which has not made a step yet.
+
+    So its own state has nothing of the optimiser, which saves its tensors under the parameters' names.
+    """
+    ours, parameters = trainer.state(), dict(trainer.network.named_parameters())
+    reshaped = [
+        f"{key} is {_shape(saved[key])} where {_shape(tensor)} is expected"
+        for key, tensor in ours.items()
+        if key in saved and saved[key].shape != tensor.shape
+    ]
+    missing = [f"{key} is missing" for key in ours if key not in saved]
+    others = [key for key in saved if key not in ours]
+    return reshaped + missing + [f"{k} is unknown" for k in others if k.partition(".")[2] not in parameters]
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"
 
 
 def _meaning(trainer: Trainer, rows: list[dict[str, Any]]) -> dict[str, Any]:

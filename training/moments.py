@@ -4,7 +4,8 @@ A feature map is taken as values of shape (B, H, W, d, C): of (B, d C, H, W) a v
 One matrix a channel, (C, d, d), maps its d components. There are two ways to compute with them:
 
 - compiled, as sums of d products, which the compiler fuses with what comes before and after;
-- uncompiled, as one matrix product with d x d diagonal blocks: C times the arithmetic, but a single pass.
+- uncompiled, and for octonions, as one matrix product with d x d diagonal blocks: C times the arithmetic, but
+  a single pass.
 
 Sums run over image rows first: short sums stay in the cache, and lose less to rounding.
 """
@@ -13,6 +14,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, distributed
+
+FUSED_DIMENSION = 4  # the compiler makes something very slow of the 64 products of octonions
 
 
 def values_of(x: Tensor, dimension: int) -> Tensor:
@@ -120,7 +123,7 @@ def _combine(mean: Tensor, covariance: Tensor, count: int) -> tuple[Tensor, Tens
 
 
 def _fused(dimension: int) -> bool:
-    return dimension == 1 or torch.compiler.is_compiling()
+    return dimension == 1 or (dimension <= FUSED_DIMENSION and torch.compiler.is_compiling())
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -2,12 +2,15 @@
 
 import gc
 import os
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, distributed
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
 
 from .errors import UserError
 
@@ -58,10 +61,44 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
         return
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+    shared, rank, size = next(rendezvous("env://"))
+    start = meet(shared, rank, size)
+    store = PrefixStore(f"start {start}", shared)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
-        yield Ranks(distributed.get_rank(), distributed.get_world_size(), restarted)
+        yield Ranks(rank, size, _any_rank(restarted or start > size, size))
         distributed.barrier()  # none leaves while another still speaks to it
     finally:
         gc.collect()  # a model in a cycle would hold the group and its threads to the very end
         distributed.destroy_process_group()
+
+
+def meet(store: Store, rank: int, size: int) -> int:
+    """A number that the processes of this start share, and those of no earlier one; 1 to `size` at first.
+
+    torchrun keeps its store when it starts the processes anew: the addresses of the dead ones are in it, and
+    a process that comes first would call them. Its count of restarts does not tell the starts apart, because
+    each machine counts its own. So every process draws a ticket, the first rank offers its own as the number,
+    and another rank takes the offer once the first has answered its ticket: a dead one cannot.
+    """
+    ticket = store.add("tickets", 1)
+    if rank == 0:
+        store.set("offer", str(ticket))
+        for other in range(1, size):
+            theirs = int(store.get(f"ticket of {other} for {ticket}"))  # waits
+            store.set(f"{ticket} answers {theirs}", "")
+        return ticket
+    while True:
+        offer = int(store.get("offer"))
+        store.set(f"ticket of {rank} for {offer}", str(ticket))
+        if store.check([f"{offer} answers {ticket}"]):
+            return offer
+        time.sleep(0.05)
+
+
+def _any_rank(mine: bool, size: int) -> bool:
+    """Whether it is so for any of the ranks; the same answer on all."""
+    answers = [False] * size
+    distributed.all_gather_object(answers, mine)
+    return any(answers)

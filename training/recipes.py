@@ -52,6 +52,7 @@ class Recipe:
     batch_size: int
     schedule: Schedule
     weight_decay: float  # on kernels only, never on gamma, beta or biases
+    kernel_rate: float = 0.0  # > 0: hypercomplex kernels take orthogonal steps of this times the rate (Muon)
     augmentation: Augmentation = field(default_factory=Augmentation)
     label_smoothing: float = 0.0
     momentum: float = 0.9  # Nesterov's
@@ -68,8 +69,8 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
         if not (0 <= self.ema_decay < 1 and 0 <= self.label_smoothing < 1 and 0 <= self.momentum < 1):
             raise ValueError("ema_decay, label_smoothing and momentum must lie within [0, 1)")
-        if self.weight_decay < 0 or self.holdout < 0:
-            raise ValueError("weight_decay and holdout must not be negative")
+        if min(self.weight_decay, self.kernel_rate, self.holdout) < 0:
+            raise ValueError("weight_decay, kernel_rate and holdout must not be negative")
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
 
@@ -89,10 +90,11 @@ def _cifar_fast(
         summary=f"{kind} {algebra} network on {dataset.upper()}, one cycle{held}",
         dataset=dataset,
         network=network,
-        epochs=50,
+        epochs=40,
         batch_size=128,
         schedule=OneCycle(peak=0.2),
         weight_decay=2e-4,
+        kernel_rate=0.06,
         augmentation=Augmentation(crops=GROWING_CROPS),
         holdout=holdout,
     )

@@ -2,7 +2,7 @@
 
 import math
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from .batches import Batch, Data
 from .ema import Average
 from .errors import UserError
+from .muon import Muon, hypercomplex_convolutions
 from .network import Network
 from .ranks import Ranks
 from .recipes import Recipe
@@ -30,8 +31,11 @@ class Trainer:
         torch.manual_seed(seed)
         self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.average = Average(self.network, recipe.ema_decay) if recipe.ema_decay else None
-        self.optimiser = torch.optim.SGD(
-            parameter_groups(self.network, recipe.weight_decay),
+        convolutions = hypercomplex_convolutions(self.network) if recipe.kernel_rate else []
+        self._kernels = {convolution.weight for convolution in convolutions}
+        self.muon = Muon(convolutions, momentum=recipe.momentum) if convolutions else None
+        self.sgd = torch.optim.SGD(
+            parameter_groups(self.network, recipe.weight_decay, self._kernels),
             lr=0.0,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
@@ -66,18 +70,25 @@ class Trainer:
         """One step on a whole batch: its loss and score, the same on every rank."""
         inputs = self.ranks.share(batch[0]).to(self.device, non_blocking=True)
         truth = batch[1].to(self.device, non_blocking=True)
-        for group in self.optimiser.param_groups:
-            group["lr"] = rate
-        self.optimiser.zero_grad(set_to_none=True)
+        self.network.zero_grad(set_to_none=True)
         logits = self.ranks.whole(self._model(inputs))
         loss = self.data.loss(logits, truth)
         (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
-        torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.recipe.clip_norm)
-        self.optimiser.step()
+        self._update(rate)
         self.step += 1
         if self.average:
             self.average.update(self.step)
         return loss.detach(), self.data.score(logits.detach(), truth)
+
+    def _update(self, rate: float) -> None:
+        for group in self.sgd.param_groups:
+            group["lr"] = rate
+        moved = [parameter for group in self.sgd.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(moved, self.recipe.clip_norm)
+        self.sgd.step()
+        if self.muon:
+            self.muon.param_groups[0]["lr"] = rate * self.recipe.kernel_rate
+            self.muon.step()
 
     def _mean_finite(self, losses: list[Tensor], rates: list[float]) -> float:
         values = torch.stack(losses)
@@ -105,8 +116,9 @@ class Trainer:
         if self.average:
             tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
-            if parameter in self.optimiser.state:
-                tensors[f"momentum.{name}"] = self.optimiser.state[parameter]["momentum_buffer"]
+            state = self._optimiser_of(parameter).state
+            if parameter in state:
+                tensors[f"momentum.{name}"] = state[parameter]["momentum_buffer"]
         return tensors
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
@@ -119,13 +131,18 @@ class Trainer:
         parameters = dict(self.network.named_parameters())
         for name, saved in part("momentum.").items():
             buffer: Any = torch.empty_like(parameters[name]).copy_(saved)  # in the parameter's memory layout
-            self.optimiser.state[parameters[name]]["momentum_buffer"] = buffer
+            self._optimiser_of(parameters[name]).state[parameters[name]]["momentum_buffer"] = buffer
         self.step = step
 
+    def _optimiser_of(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        return self.muon if self.muon and parameter in self._kernels else self.sgd
 
-def parameter_groups(network: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
+
+def parameter_groups(
+    network: nn.Module, weight_decay: float, without: Container[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
     """Decay on kernels; none on gamma, beta and biases."""
-    named = list(network.named_parameters())
+    named = [(name, p) for name, p in network.named_parameters() if p not in without]
     kernels = [p for name, p in named if name.endswith("weight")]
     others = [p for name, p in named if not name.endswith("weight")]
     return [{"params": kernels, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]

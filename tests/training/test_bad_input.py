@@ -12,8 +12,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import save
 
-from tests.training.tiny_data import road_recipe, write_cifar, write_frames, write_run
+from tests.training.tiny_data import road_recipe, small_road_network, write_cifar, write_frames, write_run
+from training import recipes
 from training.__main__ import main
 from training.checkpoint import read_tensors, write_tensors
 from training.cifar import CIFAR10
@@ -178,6 +180,64 @@ def test_resuming_with_another_configuration(capsys: pytest.CaptureFixture[str],
     error = refused(capsys, *arguments, "--resume", "--seed", "4")
     assert "batch_size: 2 -> 4" in error
     assert "seed: 0 -> 4" in error
+
+
+@pytest.fixture
+def resuming(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str | Path]:
+    """The command that resumes the small road run in `run`, which was stopped before its last file."""
+    write_frames(tmp_path / "data")
+    recipe = road_recipe(name="small-road", ema_decay=0.0)
+    monkeypatch.setitem(recipes.RECIPES, recipe.name, lambda: recipe)
+    train(recipe, tmp_path / "data", tmp_path / "run")
+    (tmp_path / "run/checkpoint.safetensors").unlink()
+    command: list[str | Path] = ["fit", recipe.name, "--data", tmp_path / "data", "--out", tmp_path / "run"]
+    return [*command, "--resume", "--compile", "off", "--device", "cpu"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "difference"),
+    [
+        (
+            {"network": small_road_network(width=16), "ema_decay": 0.0},
+            "(network.stem.weight is 16 x 3 x 3 x 3 where 8 x 3 x 3 x 3 is expected, and ",
+        ),
+        (
+            {"network": small_road_network(whiten=False), "ema_decay": 0.0},
+            "(network.components.norm1.gamma is missing, and ",
+        ),
+        ({}, "(average.blocks.0.norm1.running_covariance is unknown, and "),
+    ],
+)
+def test_resuming_from_the_state_of_another_network(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    resuming: list[str | Path],
+    changes: dict[str, object],
+    difference: str,
+) -> None:
+    train(road_recipe(**changes), tmp_path / "data", tmp_path / "other")
+    capsys.readouterr()  # the line of the epoch
+    state = tmp_path / "run/state.safetensors"
+    (tmp_path / "other/state.safetensors").replace(state)
+    error = refused(capsys, *resuming)
+    assert f"{state} is the state of another run {difference}" in error
+
+
+def test_resuming_from_what_is_no_state(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, resuming: list[str | Path]
+) -> None:
+    state, best = tmp_path / "run/state.safetensors", tmp_path / "run/best.safetensors"
+    whole = state.read_bytes()
+    capsys.readouterr()  # the line of the epoch
+    for length in (0, 100, len(whole) - 1):
+        state.write_bytes(whole[:length])
+        assert f"{state} is damaged (" in refused(capsys, *resuming)
+    state.write_bytes(save({"x": torch.zeros(3)}, {"format": "pt"}))
+    assert f"{state} is not a checkpoint of this program: its format is pt" in refused(capsys, *resuming)
+    state.write_bytes(best.read_bytes())
+    assert "(network.components.norm1.beta is missing, and " in refused(capsys, *resuming)
+    state.write_bytes(whole)
+    assert main([str(argument) for argument in resuming]) == 0
 
 
 def test_a_full_disk_keeps_the_previous_file(tmp_path: Path) -> None:

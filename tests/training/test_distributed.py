@@ -1,13 +1,18 @@
 """Two gloo ranks against one process with the whole batch; torchrun against one command."""
 
 import os
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import spawn
 
 from tests.training.oracles import assert_close
@@ -17,7 +22,7 @@ from training import run as runs
 from training.algebra import ALGEBRAS
 from training.checkpoint import read_tensors
 from training.fit import fit
-from training.ranks import Ranks
+from training.ranks import Ranks, meet
 
 ROOT = Path(__file__).parents[2]
 Outcome = list[tuple[dict[str, Results], dict[str, str]]]
@@ -73,6 +78,38 @@ def test_what_the_first_rank_cannot_do_stops_both(ranks: Outcome) -> None:
     assert [words["full disk"] for _, words in ranks] == ["the disk is full"] * 2
 
 
+# Meeting in a store that outlives the processes
+
+
+def met(store: HashStore, order: list[int]) -> list[int]:
+    """The numbers that three ranks agree on, when they come in this order."""
+
+    def come(place: int) -> int:
+        time.sleep(0.2 * place)
+        return meet(store, order[place], 3)
+
+    with ThreadPoolExecutor(3) as pool:
+        return list(pool.map(come, range(3)))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 0, 2]])
+def test_ranks_meet_those_of_their_own_start(order: list[int]) -> None:
+    store = HashStore()
+    starts = [met(store, [0, 1, 2]), met(store, order), met(store, order)]
+    assert all(len(set(start)) == 1 for start in starts)
+    first, second, third = (start[0] for start in starts)
+    assert first <= 3 < second < third
+
+
+def test_ranks_meet_after_a_start_that_one_of_them_missed() -> None:
+    store = HashStore()
+    store.set_timeout(timedelta(seconds=0.5))
+    with pytest.raises(RuntimeError, match=r"[Tt]imeout"):
+        meet(store, 0, 3)
+    store.set_timeout(timedelta(seconds=60))
+    assert len(set(met(store, [2, 1, 0]))) == 1
+
+
 # The command
 
 
@@ -85,23 +122,25 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
-def torchrun(data: Path, run: Path, recipe: str, *options: str, accident: str | None = None) -> str:
-    """Two processes, the second of which comes late to the run directory; what they say."""
-    command = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        *options,
-    ]
+ONE_MACHINE = ("--standalone", "--nproc-per-node", "2")
+
+
+def torchrun(data: Path, run: Path, recipe: str, *options: str, **variables: str) -> str:
+    """Start processes, the second of which comes late to the run directory; what they say."""
+    command = [sys.executable, "-m", "torch.distributed.run", *(options or ONE_MACHINE)]
     command += ["-m", "tests.training.tiny_command", "fit", recipe, "--compile", "off"]
     command += ["--data", str(data), "--out", str(run)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} | ({"ACCIDENT": accident} if accident else {})
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
+    )
     assert done.returncode == 0, done.stderr
     return done.stderr
+
+
+def free_port() -> int:
+    with socket.create_server(("localhost", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def one_process(data: Path, run: Path, recipe: str) -> None:
@@ -141,3 +180,40 @@ def test_torchrun_trains_a_road_network_alike(data: Path, tmp_path: Path) -> Non
     torchrun(data, tmp_path / "two", "tiny-road")
     one_process(data, tmp_path / "one", "tiny-road")
     assert_equal_to_rounding(tmp_path / "two", tmp_path / "one")
+
+
+def assert_restarted(run: Path, said: str, undisturbed: Path) -> None:
+    """Every epoch was finished once, and the run is the one that never was disturbed."""
+    epochs = [line.partition(":")[0] for line in said.splitlines() if line.startswith("epoch")]
+    assert epochs == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
+    (ours, meaning), (theirs, _) = (read_tensors(folder / runs.STATE) for folder in (run, undisturbed))
+    assert meaning["step"] == 15
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+    assert rows_without_speed(run) == rows_without_speed(undisturbed)
+
+
+@patient
+@pytest.mark.parametrize("late", ["0", "1"])
+def test_torchrun_restarts_from_the_last_state(
+    data: Path, two_processes: Path, tmp_path: Path, late: str
+) -> None:
+    """One rank is killed in the second epoch; either may be the first to come back."""
+    run, options = tmp_path / "run", (*ONE_MACHINE, "--max-restarts", "1")
+    said = torchrun(data, run, "tiny-cifar", *options, ACCIDENT="kill 1 2", LATE=late)
+    assert_restarted(run, said, two_processes)
+
+
+@patient
+def test_two_machines_restart_from_the_last_state(data: Path, two_processes: Path, tmp_path: Path) -> None:
+    """Only the machine whose process was killed counts a restart: that of the other had no failure."""
+    run, paused = tmp_path / "run", str(tmp_path / "paused")
+    options = ["--nnodes", "2", "--nproc-per-node", "1", "--max-restarts", "1", "--local-addr", "localhost"]
+    options += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{free_port()}"]
+
+    def machine(accident: str) -> str:
+        return torchrun(data, run, "tiny-cifar", *options, ACCIDENT=accident, PAUSED=paused)
+
+    with ThreadPoolExecutor(2) as pool:
+        said = "".join(pool.map(machine, ["kill 1 2", "pause 1 2"]))
+    assert_restarted(run, said, two_processes)

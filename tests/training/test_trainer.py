@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from tests.training.oracles import randn
 from training.batches import Batch
 from training.errors import UserError
+from training.muon import Muon, hypercomplex_convolutions
 from training.network import Network, NetworkConfig
 from training.ranks import Ranks
 from training.recipes import Recipe
@@ -105,8 +106,10 @@ def test_kernels_alone_are_decayed() -> None:
     assert len(kernels["params"]) + len(others["params"]) == len(list(network.parameters()))
 
 
-def test_state_and_restore_carry_everything() -> None:
-    first, second = trainer(), trainer()
+@pytest.mark.parametrize("kernel_rate", [0.0, 0.15])
+def test_state_and_restore_carry_everything(kernel_rate: float) -> None:
+    recipe = dataclasses.replace(RECIPE, kernel_rate=kernel_rate)
+    first, second = trainer(recipe), trainer(recipe)
     first.train_epoch(0, ignore)
     second.restore(first.state(), first.step)
     assert second.step == 3
@@ -115,8 +118,28 @@ def test_state_and_restore_carry_everything() -> None:
     a, b = first.state(), second.state()
     assert a.keys() == b.keys()
     assert all(torch.equal(a[key], b[key]) for key in a)
-    kinds = {key.partition(".")[0] for key in a}
-    assert kinds == {"network", "average", "momentum"}
+    parameters = {name for name, _ in first.network.named_parameters()}
+    assert {key.removeprefix("momentum.") for key in a if key.startswith("momentum.")} == parameters
+    assert {key.partition(".")[0] for key in a} == {"network", "average", "momentum"}
+
+
+def test_a_kernel_rate_gives_hypercomplex_kernels_alone_to_muon() -> None:
+    """The kernels move by what Muon makes of their gradients; all the rest by clipped SGD."""
+    ours = trainer(dataclasses.replace(RECIPE, kernel_rate=0.5, momentum=0.0))
+    before = copy.deepcopy(ours.network)
+    (images, labels), *_ = Noise().epoch(0, 0)
+    F.cross_entropy(before.train()(images), labels).backward()
+    ours.network.train()
+    ours._train_step((images, labels), 0.1)
+    kernels = hypercomplex_convolutions(before)
+    muon = Muon(kernels, momentum=0.0)
+    muon.param_groups[0]["lr"] = 0.05
+    muon.step()
+    others = parameter_groups(before, RECIPE.weight_decay, {k.weight for k in kernels})
+    nn.utils.clip_grad_norm_([p for group in others for p in group["params"]], RECIPE.clip_norm)
+    torch.optim.SGD(others, lr=0.1).step()
+    for (name, a), b in zip(ours.network.named_parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
 
 
 def test_without_momentum_and_without_average() -> None:

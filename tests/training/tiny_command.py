@@ -4,7 +4,9 @@
 
 ACCIDENT = "kill 1 2" ends the process in the third step of the second epoch, "pause 1 2" waits there for a
 signal (and says so by making the file named by PAUSED); "pause-saving 1" waits in the middle of writing the
-second state. An accident happens to the last rank only, and only once: not after torchrun's restart.
+second state. An accident happens to the last process of a machine only, and only once: not after torchrun's
+restart, and not where PAUSED exists already.
+LATE = "1" makes that rank come after the others when torchrun has restarted them.
 """
 
 import dataclasses
@@ -98,16 +100,21 @@ def _late(seconds: float) -> None:
     run.new_config = new_config
 
 
+def _number(variable: str, default: int) -> int:
+    return int(os.environ.get(variable, default))
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     install_tiny_recipes()
-    world, rank = (
-        int(os.environ.get(name, default)) for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))
-    )
+    rank, restarted = _number("RANK", 0), _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
     if rank > 0:
         _late(1.0)
-    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")) > 0
-    if rank == world - 1 and "ACCIDENT" in os.environ and not restarted:
+    if restarted and str(rank) == os.environ.get("LATE"):
+        time.sleep(2.0)
+    last = _number("LOCAL_RANK", 0) == _number("LOCAL_WORLD_SIZE", 1) - 1
+    happened = restarted or ("PAUSED" in os.environ and Path(os.environ["PAUSED"]).exists())
+    if "ACCIDENT" in os.environ and last and not happened:
         kind, *where = os.environ["ACCIDENT"].split()
         _prepare_accident(kind, *map(int, where))
     sys.exit(main())
