@@ -15,10 +15,10 @@ from starlette.types import Receive, Scope, Send
 
 from service import documentation
 from service.catalogue import catalogue
-from service.cpus import usable_cpus
+from service.cpus import step_back, usable_cpus
 from service.docs_page import add_docs
 from service.front_page import add_page
-from service.gateway import Gateway, KeyRing
+from service.gateway import ANSWERED_ERROR, Gateway, KeyRing
 from service.inference import Inference
 from service.lifecycle import Lifecycle
 from service.metrics import Metrics
@@ -72,7 +72,7 @@ def create_app(
     registry = Registry(settings, observer=metrics.observer, on_stuck=stuck, load=load)
     registry.start()
     metrics.watch(registry.serving)
-    pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images")
+    pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images", initializer=step_back)
     inference = Inference(settings, registry, metrics, pool)
     gateway = Gateway(
         _api(inference, lifecycle, metrics, registry, pool, repository=bool(settings.keys())),
@@ -134,6 +134,7 @@ def _add_error_handlers(app: FastAPI) -> None:
         return response_of(BadParameterError(str(error.errors()[0]["msg"])), request.state.request_id)
 
     async def own(request: Request, error: Exception) -> Response:
+        setattr(request.state, ANSWERED_ERROR, error)
         return response_of(error, request.state.request_id, request.url.path)
 
     app.add_exception_handler(HTTPException, http_error)

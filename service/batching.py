@@ -17,6 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from statistics import median_low
 from typing import Any, Protocol
 
 import numpy as np
@@ -24,6 +25,8 @@ from numpy.typing import NDArray
 
 Images = NDArray[np.uint8]
 Rows = NDArray[Any]
+PACES = 5  # runs by which the next is judged
+STUCK_STEPS = 10  # of the time a run told to stop is given
 
 
 class QueueFullError(Exception):
@@ -84,6 +87,12 @@ class _Ticket:
         self.started = 0.0  # when the first image entered a run
         self.finished = 0.0
 
+    def leave(self) -> None:
+        """Nobody waits any more. The old future goes: its error leads to the caller and all that it holds."""
+        self.future.cancel()
+        self.future = self.future.get_loop().create_future()
+        self.future.cancel()
+
     def outcome(self) -> Outcome:
         return Outcome(self.rows, self.started - self.entered, self.finished - self.started)
 
@@ -101,7 +110,10 @@ def pad_to(buckets: Sequence[int], count: int) -> int:
 
 
 class Batcher:
-    """One function, one thread, one bounded queue. Every method is called from the event loop."""
+    """One function, one thread, one bounded queue. Every method is called from the event loop.
+
+    `on_start` is called on the thread, before its first run.
+    """
 
     def __init__(
         self,
@@ -110,16 +122,20 @@ class Batcher:
         *,
         terminate: Callable[[], None] = lambda: None,
         on_stuck: Callable[[], None] = lambda: None,
+        on_start: Callable[[], None] = lambda: None,
         observer: Observer | None = None,
         clock: Callable[[], float] = time.perf_counter,
         name: str = "batcher",
     ) -> None:
         self._run, self._terminate, self._on_stuck = run, terminate, on_stuck
-        self._limits, self._clock = limits, clock
+        self._on_start, self._limits, self._clock = on_start, limits, clock
         self._observer = observer or _Nobody()
         self._queue: deque[_Place] = deque()
         self._running: list[_Place] = []
+        self._runs = 0  # begun so far: the number of the current one
+        self._told_to_stop = 0  # the last run that was
         self._admitted = 0
+        self._paces: deque[float] = deque(maxlen=PACES)
         self._seconds_per_image = 0.0
         self._closed = False
         self._changed = threading.Condition()
@@ -170,7 +186,7 @@ class Batcher:
         try:
             await ticket.future
         except BaseException:
-            ticket.future.cancel()
+            ticket.leave()
             self._forget_the_gone()
             self._stop_unwanted_run()
             raise
@@ -205,26 +221,35 @@ class Batcher:
     def _stop_unwanted_run(self) -> None:
         """Called when a caller leaves: if it was the last of the current run, stop the run."""
         with self._changed:  # held, so that the flag cannot hit the run after this one
-            batch = self._running
-            if not batch or not all(place.ticket.future.done() for place in batch):
+            if not self._running or not all(place.ticket.future.done() for place in self._running):
                 return
             self._terminate()
-        asyncio.get_running_loop().call_later(self._limits.stuck_after_s, self._check_stuck, batch)
+            told, self._told_to_stop = self._told_to_stop, self._runs
+        if told != self._told_to_stop:
+            self._watch(self._told_to_stop, STUCK_STEPS)
 
-    def _check_stuck(self, batch: list[_Place]) -> None:
-        if self._running is batch:
-            self._closed = True
-            self._fail(list(self._queue), RunFailedError("the model does not come back from a run"))
-            self._on_stuck()
+    def _watch(self, run: int, steps: int) -> None:
+        """In steps: a paused process finds its timer due, and must give the run its time all the same."""
+        if not self._running or self._runs != run:
+            return
+        if steps:
+            step_s = self._limits.stuck_after_s / STUCK_STEPS
+            asyncio.get_running_loop().call_later(step_s, self._watch, run, steps - 1)
+            return
+        self._closed = True
+        self._fail(list(self._queue), RunFailedError("the model does not come back from a run"))
+        self._on_stuck()
 
     # --- the worker thread ---
 
     def _work(self) -> None:
+        self._on_start()
         while True:
             with self._changed:
                 self._running = []
                 self._changed.wait_for(lambda: self._queue or self._closed)
                 batch = self._running = self._take()
+                self._runs += 1
                 if not batch and self._closed and not self._queue:
                     return
             if batch:
@@ -268,11 +293,12 @@ class Batcher:
 
     def _stack(self, batch: list[_Place]) -> Images:
         padding = pad_to(self._limits.buckets, len(batch)) - len(batch)
-        return np.stack([place.image for place in batch] + [batch[-1].image] * padding)
+        return np.array([place.image for place in batch] + [batch[-1].image] * padding)
 
     def _keep_pace(self, seconds_per_image: float) -> None:
-        old = self._seconds_per_image
-        self._seconds_per_image = seconds_per_image if old == 0.0 else 0.8 * old + 0.2 * seconds_per_image
+        """The median of the last runs: one that stalled with the machine is not their pace."""
+        self._paces.append(seconds_per_image)
+        self._seconds_per_image = median_low(self._paces)
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop

@@ -1,11 +1,11 @@
 """uvicorn's HTTP protocol, bounded: in connections, in the time and size of a request's head, in lingering.
 
-uvicorn alone lets a silent connection stay for ever, takes a head of any size, and after an early answer
-reads the rest of a body without end.
+uvicorn alone lets a silent connection stay for ever, takes a head of any size, after an early answer reads
+the rest of a body without end, and keeps an answer that its client does not read for as long as it likes.
 """
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import ClassVar
 
 import orjson
@@ -24,6 +24,8 @@ PHRASES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 class Bounds:
     max_connections: int
     header_timeout_s: float
+    answer_timeout_s: float
+    answer_memory_bytes: int
 
 
 def _refusal(kind: Kind, detail: str) -> bytes:
@@ -37,10 +39,12 @@ def _refusal(kind: Kind, detail: str) -> bytes:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection with one timer: it runs while a head is awaited, and after an answer given too early."""
+    """One connection with two timers: one runs while a head is awaited, and after an answer given too early;
+    the other while the client does not take what was written."""
 
     bounds: ClassVar[Bounds]
     lingering: ClassVar[set["BoundedProtocol"]]
+    unread: ClassVar[dict["BoundedProtocol", asyncio.TimerHandle]]  # the longest unread first
     _timer: asyncio.TimerHandle | None = None
     _in_head = False
     _head_bytes = 0
@@ -57,6 +61,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._unlimit()
         self.lingering.discard(self)
+        self.taken()
         super().connection_lost(exc)
         self.departure.happened()
 
@@ -83,6 +88,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
+        if not self.pipeline:
+            self.flow.resume_reading()  # uvicorn stops at 64 kB and would not see the client leave
         if self.cycle.response_complete and not self.pipeline:
             self._limit(self.timeout_keep_alive)  # the rest of a refused body is through
 
@@ -91,12 +98,43 @@ class BoundedProtocol(HttpToolsProtocol):
         if self.cycle.more_body and self.cycle.response_complete:
             self._limit(LINGER_S)
 
+    def pause_writing(self) -> None:
+        """The client is slower than its answer: bounded in time, and together with the others in bytes."""
+        super().pause_writing()
+        self._await_reading()
+        while sum(p.transport.get_write_buffer_size() for p in self.unread) > self.bounds.answer_memory_bytes:
+            oldest = next(iter(self.unread))
+            oldest.taken()
+            oldest.transport.abort()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if not self.transport.is_closing():
+            self.taken()
+
+    def timeout_keep_alive_handler(self) -> None:
+        self._close()
+
+    def _close(self) -> None:
+        """After what was written is taken, for which there is a limit too."""
+        self.transport.close()
+        self._await_reading()
+
+    def _await_reading(self) -> None:
+        if self not in self.unread:
+            self.unread[self] = self.loop.call_later(self.bounds.answer_timeout_s, self.transport.abort)
+
+    def taken(self) -> None:
+        """Nothing waits for the client any more."""
+        if timer := self.unread.pop(self, None):
+            timer.cancel()
+
     def _refuse(self, kind: Kind, detail: str) -> None:
         """Say why, then read on for a moment without listening; as many may linger as may be connected."""
         self.connections.discard(self)
         self.transport.write(_refusal(kind, detail))
         if len(self.lingering) >= self.bounds.max_connections:
-            self.transport.close()
+            self._close()
             return
         self.lingering.add(self)
         self.transport.write_eof()
@@ -104,7 +142,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _limit(self, seconds: float) -> None:
         self._unlimit()
-        self._timer = self.loop.call_later(seconds, self.transport.close)
+        self._timer = self.loop.call_later(seconds, self._close)
 
     def _unlimit(self) -> None:
         if self._timer is not None:
@@ -114,5 +152,5 @@ class BoundedProtocol(HttpToolsProtocol):
 
 def bounded_protocol(settings: Settings) -> type[BoundedProtocol]:
     """The protocol with the bounds of these settings: uvicorn creates it and passes none."""
-    bounds = Bounds(max_connections=settings.max_connections, header_timeout_s=settings.header_timeout_s)
-    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds, "lingering": set()})
+    bounds = Bounds(**{field.name: getattr(settings, field.name) for field in fields(Bounds)})
+    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds, "lingering": set(), "unread": {}})

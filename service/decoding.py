@@ -55,7 +55,10 @@ class Decoder:
             if isinstance(result, ImageError):
                 result.index = index
             if isinstance(result, BaseException):
-                raise result
+                try:
+                    raise result
+                finally:  # an error leads to this frame: with it in here, the files wait for the collector
+                    del result, results
         return [result for result in results if isinstance(result, Prepared)]
 
     async def _one(self, data: bytes, target: Target, departure: Departure) -> Prepared:

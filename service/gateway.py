@@ -34,6 +34,7 @@ from service.problems import (
 Handler = Callable[[Request], Awaitable[Response]]
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 OPEN_PREFIXES = ("/static/", "/v2/health/")
+ANSWERED_ERROR = "answered_error"  # in a request's state: an error of ours that FastAPI has answered already
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 PROCESS_ID = os.urandom(4).hex()
 _count = itertools.count(1)
@@ -137,17 +138,23 @@ class Gateway:
         handler = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
         if handler is None:
             await self._api(scope, receive, answer.send)
+            if error := scope["state"].pop(ANSWERED_ERROR, None):
+                self._note(error, answer)
             return
         with self._lifecycle.accept():
             response = await handler(Request(scope, receive))
             await response(scope, receive, answer.send)
 
-    async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
+    def _note(self, error: Exception, answer: _Answer) -> None:
+        """What only we are told of a fault, and how many were refused for what."""
         kind = kind_of(error)
         if kind.status == 500:
             log.error("request failed", exc_info=error, extra={"request_id": answer.request_id})
         if kind.status in REJECTIONS:
             self._metrics.rejections.labels(kind.slug).inc()
+
+    async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        self._note(error, answer)
         if answer.status:  # answered already; had it been half an answer, the server would cut it off
             return
         await response_of(error, answer.request_id, scope["path"])(scope, receive, answer.send)

@@ -15,6 +15,8 @@ Pixels = NDArray[np.uint8]
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
 FORMATS = tuple(SIGNATURES.values())
 OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
+START_OF_SCAN = b"\xff\xda"
+MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; encoders write ten
 ORIENTATION_TAG = 0x0112
 ORIENTATION_SOURCES = frozenset({"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"})
 UPRIGHT = {
@@ -90,7 +92,18 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
         raise UnreadableImageError(f"the {name} header cannot be read") from error
     if image.width * image.height > max_pixels:
         raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+    if name == "JPEG":
+        _check_scans(data.count(START_OF_SCAN), image.width * image.height, max_pixels)
     return image
+
+
+def _check_scans(scans: int, pixels: int, max_pixels: int) -> None:
+    """A progressive JPEG passes over all its pixels in every scan, and a scan may be fifty bytes."""
+    if scans * pixels > MAX_SCANS * max_pixels:
+        allowed = MAX_SCANS * max_pixels // pixels
+        raise TooManyPixelsError(
+            f"{scans} scans of {pixels:,} pixels; at most {allowed} of that size are taken"
+        )
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from heapq import nlargest
 from typing import Any, ParamSpec, TypeVar
 
 import orjson
@@ -52,7 +51,7 @@ def departure_of(request: Request) -> Departure:
 def top(row: NDArray[Any], labels: tuple[str, ...], top_k: int) -> list[dict[str, object]]:
     """The likeliest classes first. Plain Python: numpy would let go of the interpreter and wait for it."""
     values = row.tolist()
-    order = nlargest(top_k, range(len(values)), key=values.__getitem__)
+    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:top_k]
     return [{"label": labels[i], "index": i, "probability": round(values[i], 6)} for i in order]
 
 

@@ -55,5 +55,6 @@ class Departure:
 
     def happened(self) -> None:
         self.gone = True
-        if self._future is not None and not self._future.done():
-            self._future.set_exception(ClientGoneError("the client left"))
+        future, self._future = self._future, None  # kept, it would lead to the request and back to here
+        if future is not None and not future.done():
+            future.set_exception(ClientGoneError("the client left"))

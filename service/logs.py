@@ -3,6 +3,7 @@
 import logging
 import sys
 import traceback
+import warnings
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -49,3 +50,5 @@ def configure(level: str, style: Literal["json", "text"]) -> None:
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("PIL").setLevel(logging.WARNING)  # it logs chunk contents at debug level
     logging.captureWarnings(True)
+    # Pillow's tell what is wrong with a file, in ever new words that Python keeps. The client is told anyway.
+    warnings.filterwarnings("ignore", module=r"PIL\.")

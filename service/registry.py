@@ -10,6 +10,7 @@ from pathlib import Path
 
 from service.artifact import NAME_PATTERN, ArtifactError, Task
 from service.batching import Batcher, Limits, Observer
+from service.cpus import step_back
 from service.models import Model, load_model
 from service.session import DeviceUnavailableError
 from service.settings import Settings
@@ -127,18 +128,13 @@ class Registry:
         return self._default(task)
 
     def _default(self, task: Task) -> Serving:
-        chosen = {
-            Task.CLASSIFICATION: self._settings.default_classifier,
-            Task.SEGMENTATION: self._settings.default_segmenter,
-        }[task]
-        if chosen:
+        if chosen := self._settings.default_model(task):
             return self.resolve(task, chosen)
-        able = self.names(task)
+        able = [serving for serving in self._serving.values() if serving.model.description.task is task]
         if len(able) != 1:
-            raise NoDefaultError(
-                f"{len(able)} models do {task}; name one with ?model= ({', '.join(able) or 'none'})"
-            )
-        return self._serving[able[0]]
+            names = ", ".join(self.names(task)) or "none"
+            raise NoDefaultError(f"{len(able)} models do {task}; name one with ?model= ({names})")
+        return able[0]
 
     def names(self, task: Task) -> list[str]:
         return [s.model.description.name for s in self.serving() if s.model.description.task is task]
@@ -228,6 +224,7 @@ class Registry:
             limits,
             terminate=model.session.terminate,
             on_stuck=self._on_stuck,
+            on_start=step_back,
             observer=self._observer(name),
             name=f"session-{name}",
         )

@@ -13,6 +13,7 @@ import uvicorn
 from service.app import Application
 from service.connections import bounded_protocol
 from service.lifecycle import Lifecycle
+from service.open_files import allow_open_files
 from service.registry import Registry
 from service.settings import Settings
 
@@ -99,6 +100,7 @@ def configuration(app: Application, settings: Settings) -> uvicorn.Config:
 
 def serve(app: Application, settings: Settings) -> None:
     """Serve until told to stop."""
+    allow_open_files(settings.max_connections)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = Server(configuration(app, settings), settings, app.lifecycle, app.registry)
     server.run()

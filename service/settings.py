@@ -17,6 +17,8 @@ from pydantic import (
     model_validator,
 )
 
+from service.artifact import Task
+
 ENVIRONMENT_PREFIX = "QUATSERVE_"
 USAGE = """
   python -m service [flags]                                    serve over HTTP
@@ -86,6 +88,13 @@ class Settings(BaseModel):
     max_connections: Count = Field(1024, description="open connections; beyond it 503 and closed")
     header_timeout_s: Seconds = Field(10.0, description="longest time for the head of a request to arrive")
     keep_alive_s: Seconds = Field(15.0, description="how long an idle connection is kept")
+    answer_timeout_s: Seconds = Field(
+        60.0, description="longest time for a client to take its answer; beyond it the connection is cut"
+    )
+    answer_memory_bytes: Count = Field(
+        256 * MEBIBYTE,
+        description="answers their clients have not taken yet, all together; beyond it the oldest is cut",
+    )
     drain_timeout_s: Seconds = Field(20.0, description="longest time to finish accepted work on SIGTERM")
     drain_notice_s: float = Field(
         0.0, ge=0, description="on SIGTERM, stay up refusing work at least this long for balancers to notice"
@@ -108,6 +117,10 @@ class Settings(BaseModel):
         if self.max_body_bytes > self.upload_memory_bytes:
             raise ValueError("max_body_bytes cannot exceed upload_memory_bytes: such a body would never fit")
         return self
+
+    def default_model(self, task: Task) -> str:
+        """The name chosen for a task; empty where the only model of the task is meant."""
+        return self.default_classifier if task is Task.CLASSIFICATION else self.default_segmenter
 
     def keys(self) -> tuple[str, ...]:
         """All API keys, from the list and from the file."""

@@ -21,8 +21,10 @@ def read_probe(
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
             return arrays["images"], arrays[precision.value]
-    except (KeyError, ValueError, OSError) as error:
-        raise ArtifactError(f"{directory / description.probe.name}: {error}") from error
+    except Exception as error:  # numpy and zipfile raise half a dozen kinds on a damaged file
+        raise ArtifactError(
+            f"{directory / description.probe.name}: not a whole npz file ({error})"
+        ) from error
 
 
 def check_probe(

@@ -25,6 +25,7 @@ from service.inference import top
 from service.models import Model, load_model
 from service.queries import SegmentQuery
 from service.registry import NothingToServeError, versions_on_disk
+from service.session import CUDA
 from service.settings import CommandParser, Settings, SettingsError, add_flags, build, from_environment
 
 SHARED_SETTINGS = (
@@ -71,17 +72,13 @@ class Tally:
 
 def find_model(task: Task, name: str | None, settings: Settings) -> Path:
     """The artifact of that name, the default, or the only one that does the task: its highest version."""
-    defaults = {
-        Task.CLASSIFICATION: settings.default_classifier,
-        Task.SEGMENTATION: settings.default_segmenter,
-    }
-    name = name or defaults[task] or None
+    name = name or settings.default_model(task)
     try:
         on_disk = versions_on_disk(settings.models_dir)
     except OSError as error:
         raise NothingToServeError(f"models directory {settings.models_dir}: {error.strerror}") from error
     newest = {found: settings.models_dir / found / str(versions[0]) for found, versions in on_disk.items()}
-    if name is not None:
+    if name:
         if name not in newest:
             raise SettingsError(f"model is {name!r}: there are {', '.join(sorted(newest)) or 'none'}")
         _check_task(read_description(newest[name]), task)
@@ -99,20 +96,30 @@ def _check_task(description: Description, task: Task) -> None:
         raise SettingsError(f"model is {description.name!r}: it does {description.task}, not {task}")
 
 
+def load_abreast(directory: Path, settings: Settings) -> tuple[Model, int]:
+    """The model, and how many runs to have at once: on a CPU one for each thread, instead of one on all.
+
+    Threads that share a run wait for the one that decoding holds up; here nobody waits for an answer, only
+    for all of them.
+    """
+    model = load_model(directory, settings.model_copy(update={"threads": 1}))
+    return model, 1 if model.provider == CUDA else settings.threads or usable_cpus()
+
+
 # --- the two commands ---
 
 
 def classify(options: argparse.Namespace, settings: Settings) -> int:
     tables.check_suffix(options.out)
     files = gather(named(options.paths, sys.stdin.buffer))
-    model = load_model(find_model(Task.CLASSIFICATION, options.model, settings), settings)
+    model, abreast = load_abreast(find_model(Task.CLASSIFICATION, options.model, settings), settings)
     labels = model.description.labels
     top_k = min(options.top_k, len(labels))
     with closing(tables.open_table(options.out, _identity(model), top_k)) as table:
         waiting = [file for file in files if file.path not in table.done]
 
         def steps(pool: ThreadPoolExecutor) -> Iterator[tuple[int, list[Fault]]]:
-            for outcomes in answers(model, waiting, settings.max_image_pixels, pool):
+            for outcomes in answers(model, waiting, settings.max_image_pixels, pool, abreast):
                 found = [item for item in outcomes if isinstance(item, Answer)]
                 table.add((item.file.path, top(item.row, labels, top_k)) for item in found)
                 yield len(found), [item for item in outcomes if isinstance(item, Fault)]
@@ -126,7 +133,7 @@ def segment(options: argparse.Namespace, settings: Settings) -> int:
     files, faults = without_clashes(gathered, options.out, query.output)
     path_of = {file: picture_path(file, options.out, query.output) for file in files}
     waiting = [file for file in files if not path_of[file].exists()]
-    model = load_model(find_model(Task.SEGMENTATION, options.model, settings), settings)
+    model, abreast = load_abreast(find_model(Task.SEGMENTATION, options.model, settings), settings)
     options.out.mkdir(parents=True, exist_ok=True)
 
     def finish(item: Answer | Fault) -> Fault | None:
@@ -135,7 +142,7 @@ def segment(options: argparse.Namespace, settings: Settings) -> int:
         return draw(item, path_of[item.file], query, settings.max_image_pixels)
 
     def steps(pool: ThreadPoolExecutor) -> Iterator[tuple[int, list[Fault]]]:
-        outcomes = chain.from_iterable(answers(model, waiting, settings.max_image_pixels, pool))
+        outcomes = chain.from_iterable(answers(model, waiting, settings.max_image_pixels, pool, abreast))
         for fault in in_order(pool, finish, outcomes, 2 * usable_cpus()):
             yield (0, [fault]) if fault else (1, [])
 

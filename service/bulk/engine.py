@@ -1,11 +1,12 @@
-"""Files in, rows out: decoding on threads beside inference, in order, in bounded memory."""
+"""Files in, rows out: decoding and several runs beside each other, in order, in bounded memory."""
 
 import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -89,9 +90,9 @@ def in_order(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: 
 
 
 def answers(
-    model: Model, files: Sequence[Found], max_pixels: int, pool: Executor
+    model: Model, files: Sequence[Found], max_pixels: int, pool: Executor, abreast: int = 1
 ) -> Iterator[list[Answer | Fault]]:
-    """What became of each file, in order, one list per run of the network."""
+    """What became of each file, in order, one list per run of the network, `abreast` runs at a time."""
 
     def job(group: Sequence[Found]) -> list[Loaded | Fault]:
         return [load(file, model.target, max_pixels) for file in group]
@@ -99,8 +100,8 @@ def answers(
     groups = (files[i : i + FILES_PER_JOB] for i in range(0, len(files), FILES_PER_JOB))
     ahead = 2 + 2 * model.max_batch // FILES_PER_JOB  # two batches: one to run next, one being decoded
     loaded = chain.from_iterable(in_order(pool, job, groups, ahead))
-    for batch in _full_batches(loaded, model.max_batch):
-        yield _run(model, batch)
+    with ThreadPoolExecutor(abreast, thread_name_prefix="runs") as runs:
+        yield from in_order(runs, partial(_run, model), _full_batches(loaded, model.max_batch), abreast)
 
 
 def _full_batches(loaded: Iterable[Loaded | Fault], max_batch: int) -> Iterator[list[Loaded | Fault]]:
@@ -122,7 +123,7 @@ def _run(model: Model, batch: list[Loaded | Fault]) -> list[Answer | Fault]:
     if not pixels:
         return [item for item in batch if isinstance(item, Fault)]
     padding = pad_to(model.buckets, len(pixels)) - len(pixels)
-    rows = iter(model.session.run(np.stack(pixels + pixels[-1:] * padding)))
+    rows = iter(model.session.run(np.array(pixels + pixels[-1:] * padding)))
     return [
         item if isinstance(item, Fault) else Answer(item.file, item.prepared.size, next(rows))
         for item in batch

@@ -72,14 +72,17 @@ def scenery(
     paint(picture, hedge, textured((52, 74, 40), 0.25 * medium, 0.25 * fine))
 
 
-def ground(picture: Field, rows: Field, columns: Field, coarse: Field, medium: Field, fine: Field) -> None:
-    """Pixels below the horizon, by where their rays meet the ground: x to the right, z ahead, in metres."""
-    below = rows > HORIZON + 2
-    z = FOCAL * CAMERA_M / np.maximum(rows - HORIZON, 1e-3)
+def on_the_ground(rows: Field, columns: Field) -> tuple[Field, Field]:
+    """Where a pixel's ray meets the ground: metres from the middle of the road, and ahead."""
+    z: Field = FOCAL * CAMERA_M / np.maximum(rows - HORIZON, 1e-3)
     x = (columns - CENTRE_X) * z / FOCAL
-    offset = (
-        x + 0.9 - 0.0035 * np.minimum(z, 120) ** 2
-    )  # from the middle of the road, which bends to the right
+    offset: Field = x + 0.9 - 0.0035 * np.minimum(z, 120) ** 2  # the road bends to the right
+    return offset, z
+
+
+def ground(picture: Field, rows: Field, columns: Field, coarse: Field, medium: Field, fine: Field) -> None:
+    below = rows > HORIZON + 2
+    offset, z = on_the_ground(rows, columns)
     across, seen = np.abs(offset), below & (z < 110)
     grain = 0.05 * fine * np.clip(14 / np.maximum(z, 1), 0.2, 1)
     paint(picture, below, textured((92, 112, 58), 0.12 * medium, 0.16 * fine))

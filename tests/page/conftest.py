@@ -1,15 +1,15 @@
 """A browser for all tests, a fresh page for each; what no page may ever do is checked after every test."""
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.page.chromium import chromium
-from tests.service.artifacts import write_both
+from tests.service.conftest import models_dir, service, start
 from tests.service.harness import RunningService
 
+__all__ = ["Open", "models_dir", "service", "start"]  # the service's fixtures are the page's too
 Open = Callable[..., Page]
 
 
@@ -17,18 +17,6 @@ Open = Callable[..., Page]
 def browser() -> Iterator[Browser]:
     with chromium() as started:
         yield started
-
-
-@pytest.fixture(scope="session")
-def models_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_both(tmp_path_factory.mktemp("models"))
-
-
-@pytest.fixture(scope="session")
-def service(models_dir: Path) -> Iterator[RunningService]:
-    running = RunningService(models_dir)
-    yield running
-    assert running.stop() == 0
 
 
 class Watch:
@@ -67,18 +55,3 @@ def open_page(browser: Browser, service: RunningService) -> Iterator[Open]:
     for context, watch, url in opened:
         context.close()
         watch.check(url)
-
-
-@pytest.fixture
-def start(models_dir: Path) -> Iterator[Callable[..., RunningService]]:
-    """A service with settings of its own, stopped at the end whatever happens."""
-    started: list[RunningService] = []
-
-    def begin(directory: Path = models_dir, **settings: object) -> RunningService:
-        started.append(RunningService(directory, **settings))  # type: ignore[arg-type]
-        return started[-1]
-
-    yield begin
-    for running in started:
-        if running.process.poll() is None:
-            running.stop()

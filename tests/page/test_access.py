@@ -76,6 +76,7 @@ def test_nothing_sticks_out_on_a_phone(open_page: Open, task: str) -> None:
 
 def test_the_keyboard_alone_will_do(open_page: Open) -> None:
     page = open_page()
+    page.on("filechooser", lambda _: None)  # from now on, so that it is caught however slow the machine
     page.get_by_role("link", name="Where is the road?").focus()
     page.keyboard.press("Tab")
     expect(page.get_by_label("Choose an image")).to_be_focused()

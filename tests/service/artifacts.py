@@ -184,6 +184,40 @@ def write_classifier(
     )
 
 
+def write_truncated(root: Path, version: int) -> Path:
+    """A classifier whose graph ends in the middle."""
+    directory = write_classifier(root, version)
+    graph = directory / "model.onnx"
+    graph.write_bytes(graph.read_bytes()[:50])
+    return directory
+
+
+def write_wrong_digest(root: Path, version: int) -> Path:
+    """A classifier whose graph is not the one that was described."""
+    directory = write_classifier(root, version)
+    description = json.loads((directory / "model.json").read_text())
+    description["files"][0]["sha256"] = "0" * 64
+    (directory / "model.json").write_text(json.dumps(description))
+    return directory
+
+
+def write_torn_probe(root: Path, version: int) -> Path:
+    """A classifier whose probe was cut off before its digest was taken."""
+    directory = write_classifier(root, version)
+    probe = (directory / "probe.npz").read_bytes()[:2000]
+    (directory / "probe.npz").write_bytes(probe)
+    description = json.loads((directory / "model.json").read_text())
+    description["probe"]["sha256"] = _digest(probe)
+    (directory / "model.json").write_text(json.dumps(description))
+    return directory
+
+
+def write_nan(root: Path, version: int) -> Path:
+    """A classifier whose graph is whole and returns nothing but NaN."""
+    expected = expected_probabilities(probe_images((32, 32))).astype(np.float32)
+    return write_classifier(root, version, scale=float("nan"), expected=expected)
+
+
 def write_segmenter(
     root: Path, version: int = 1, *, name: str = SEGMENTER, size: tuple[int, int] = (24, 80)
 ) -> Path:

@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
@@ -165,6 +166,30 @@ def test_work_that_cannot_start_in_time_is_refused_at_once() -> None:
     run(test)
 
 
+def test_one_run_that_stalled_is_not_the_pace_and_several_are() -> None:
+    async def test() -> None:
+        now, takes_s = [0.0], [0.0]
+
+        def model(images: Image) -> NDArray[Any]:
+            now[0] += takes_s[0]
+            return total(images)
+
+        batcher = Batcher(model, LIMITS, clock=lambda: now[0])
+
+        async def expected_after(seconds: float) -> float:
+            takes_s[0] = seconds
+            await submit(batcher, 1)
+            with batcher.admit(1):
+                return batcher.expected_wait_s()
+
+        stalled = [await expected_after(s) for s in (0.01, 0.01, 60.0, 0.01, 0.01)]
+        assert stalled == pytest.approx([0.01] * 5)
+        assert [await expected_after(1.0) for _ in range(3)][-1] == pytest.approx(1.0)
+        await batcher.close()
+
+    run(test)
+
+
 def test_waiting_longer_than_the_limit_is_refused_when_its_turn_comes() -> None:
     async def test() -> None:
         now = [0.0]
@@ -300,6 +325,25 @@ def test_a_run_that_stops_when_told_is_not_reported() -> None:
         assert reports == []
         gate.open()
         assert int((await submit(batcher, 2)).rows[0][0]) == 24
+        await batcher.close()
+
+    run(test)
+
+
+def test_a_paused_process_does_not_take_its_run_for_stuck() -> None:
+    async def test() -> None:
+        gate, reports = Gate(), list[int]()
+        limits = Limits(max_batch=4, queue_images=8, queue_timeout_s=5.0, stuck_after_s=2.0)
+        batcher = Batcher(gate, limits, on_stuck=lambda: reports.append(1))  # terminate does nothing
+        work = started(submit(batcher, 1))
+        await entered(gate)
+        work[0].cancel()
+        await asyncio.sleep(0.01)
+        time.sleep(2.1)  # noqa: ASYNC251  # like a pause: afterwards every timer is due
+        await asyncio.sleep(0.1)
+        gate.open()
+        assert int((await submit(batcher, 2)).rows[0][0]) == 24
+        assert reports == []
         await batcher.close()
 
     run(test)

@@ -288,7 +288,7 @@ def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> Non
     assert b"Traceback" not in told
     rows = rows_of(out)
     assert 0 < len(rows) < 400
-    done = run("classify", folder, "--out", out, models=models)
+    done = run("classify", folder, "--out", out, "--max-batch-s", 60, models=models)  # whole batches again
     assert done.returncode == 0
     assert [row["file"] for row in rows_of(out)] == [str(folder / f"{i:03}.png") for i in range(400)]
 

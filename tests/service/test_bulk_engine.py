@@ -167,6 +167,20 @@ def test_the_next_batches_are_decoded_while_one_runs(
     assert most <= 2 * model.max_batch + 4 * FILES_PER_JOB  # a few batches ahead, however many files
 
 
+def test_runs_go_abreast_and_their_results_stay_in_order(
+    model: Model, pool: CountingPool, tmp_path: Path
+) -> None:
+    files = write(tmp_path, 24)
+    together = threading.Barrier(3)  # passed only by three runs at once
+
+    def run(images: NDArray[np.uint8]) -> NDArray[Any]:
+        together.wait(20)
+        return model.session.run(images)
+
+    found = [item for batch in answers(with_run(model, run), files, MAX_PIXELS, pool, 3) for item in batch]
+    assert [item.file for item in found] == files
+
+
 def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     with path.open("wb") as stream:

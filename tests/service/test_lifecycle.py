@@ -1,6 +1,5 @@
 """Start, rescan, drain and end of a real process."""
 
-import json
 import shutil
 import signal
 import subprocess
@@ -10,16 +9,16 @@ import time
 from pathlib import Path
 
 import httpx
-import numpy as np
 import pytest
 
 from tests.service.artifacts import (
     CLASSIFIER,
     SEGMENTER,
-    expected_probabilities,
-    probe_images,
     write_both,
     write_classifier,
+    write_nan,
+    write_truncated,
+    write_wrong_digest,
 )
 from tests.service.conftest import Start
 from tests.service.faulty_service import HELD, HOLD_FILE
@@ -130,7 +129,8 @@ def test_a_new_version_takes_over_under_load_and_broken_ones_do_not(start: Start
         write_classifier(tmp_path, 2, size=(16, 16))  # another input size: nothing may be mixed up
         rescan(running)
         wait_until(lambda: 2 in load.versions)
-        _write_broken(tmp_path)
+        for version, write in ((3, write_truncated), (4, write_wrong_digest), (5, write_nan)):
+            write(tmp_path, version)
         rescan(running)
         wait_until(lambda: len(refused(running)) == 3)
         assert version_served(running) == 2
@@ -142,19 +142,6 @@ def test_a_new_version_takes_over_under_load_and_broken_ones_do_not(start: Start
     assert set(load.statuses) == {200}
     assert set(load.versions) == {1, 2, 6}
     assert running.client.get("/readyz").status_code == 200
-
-
-def _write_broken(root: Path) -> None:
-    """Truncated, of a wrong digest, and producing NaN."""
-    directory = write_classifier(root, 3)
-    graph = directory / "model.onnx"
-    graph.write_bytes(graph.read_bytes()[:50])
-    description = write_classifier(root, 4) / "model.json"
-    text = json.loads(description.read_text())
-    text["files"][0]["sha256"] = "0" * 64
-    description.write_text(json.dumps(text))
-    expected = expected_probabilities(probe_images((32, 32))).astype(np.float32)
-    write_classifier(root, 5, scale=float("nan"), expected=expected)
 
 
 def test_a_removed_model_is_unloaded_and_an_unreadable_directory_changes_nothing(
