@@ -7,7 +7,7 @@ VENV_SERVE ?= .venv-serve
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve venv test test-browser lint format verify check-image check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -24,10 +24,13 @@ test: $(VENV)/.installed  ## run the test suite
 test-browser: $(VENV)/.installed  ## run the tests that drive a real chromium
 	$(VENV)/bin/python -m pytest -m browser
 
+stress: $(VENV)/.installed  ## attack a real service for up to ten minutes; writes docs/reliability.md
+	$(VENV)/bin/python -m tests.stress
+
 lint: $(VENV)/.installed  ## style, types and import directions
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy training export service tests $(wildcard benchmarks/*.py)
+	$(VENV)/bin/mypy training export service tests benchmarks
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.installed  ## put the code into its one format

@@ -17,10 +17,13 @@ from export.__main__ import main as export
 from tests.export.tiny import classifier_recipe, small_cifar
 from tests.service.harness import RunningService, encoded, noise
 from tests.training.tiny_data import road_recipe, write_frames
+from training.evaluation import evaluate_run, road_split
 from training.fit import fit
+from training.kitti import open_rgb, target_of
 from training.network import Network
 from training.ranks import Ranks
 from training.recipes import Recipe
+from training.road_metrics import road_scores, value_counts
 from training.run import load_network
 
 INT8_TOLERANCE = 0.15  # of a network trained for two steps: its answers are near each other
@@ -100,3 +103,24 @@ def test_segment_answers_with_the_trained_network(tmp_path: Path) -> None:
         mask = client.post("/segment", files={"file": encoded(picture)}).raise_for_status()
     assert np.abs(found - expected).max() <= 1
     np.testing.assert_array_equal(np.asarray(Image.open(io.BytesIO(mask.content))) == 255, found >= 128)
+
+
+def test_masks_over_http_score_what_evaluate_says(tmp_path: Path) -> None:
+    """The IoU of the frames held out, from masks that a client got, and from the trained network."""
+    data, run = tmp_path / "data", tmp_path / "run"
+    write_frames(data, each=4, size=(124, 38))
+    recipe = road_recipe(epochs=6, batch_size=3)
+    trained(recipe, data, run)
+    exported(run, data, tmp_path / "models" / "tiny-road" / "1")
+    report = evaluate_run(run, data, split=None, threshold=0.5, device=torch.device("cpu"), progress=False)[
+        "scores"
+    ]["frame_size"]
+    counts = np.zeros((2, 256), np.int64)
+    with served(tmp_path / "models", "fp32") as client:
+        for frame in road_split(recipe, data, "held-out"):
+            answer = client.post("/segment", files={"file": frame.image.read_bytes()}).raise_for_status()
+            mask = np.asarray(Image.open(io.BytesIO(answer.content)))
+            counts += value_counts(mask, target_of(open_rgb(frame.truth)))
+    found = road_scores(counts, 0.5)
+    assert 0.2 < found.iou < 1  # neither nothing nor everything: the comparison says something
+    assert found.iou == pytest.approx(report["iou"], abs=0.002)

@@ -1,0 +1,62 @@
+"""The models in models/, asked over HTTP about the repository's own samples."""
+
+import io
+from collections.abc import Iterator
+
+import httpx
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from PIL import Image
+
+from service.samples.render_road import HALF_ROAD_M, HEIGHT, HORIZON, WIDTH, on_the_ground
+from tests.service.harness import REPOSITORY, RunningService
+
+SAMPLES = REPOSITORY / "service" / "samples"
+PICTURES = sorted(SAMPLES.glob("*.png"))
+AHEAD_M = 40  # as far as anyone would mark the rendered road by hand
+Region = NDArray[np.bool_]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[httpx.Client]:
+    service = RunningService(REPOSITORY / "models", precision="fp32", threads=1)
+    yield service.client
+    assert service.stop() == 0
+
+
+@pytest.fixture(scope="module")
+def mask(client: httpx.Client) -> Region:
+    answer = client.post("/segment", files={"file": (SAMPLES / "road.jpg").read_bytes()}).raise_for_status()
+    found: Region = np.asarray(Image.open(io.BytesIO(answer.content))) == 255
+    return found
+
+
+def rendered() -> tuple[Region, Region]:
+    """The road, and all ground near enough to count, as `render_road` painted them."""
+    rows, columns = np.mgrid[:HEIGHT, :WIDTH].astype(np.float64)
+    offset, ahead = on_the_ground(rows, columns)
+    near: Region = (rows > HORIZON + 2) & (ahead < AHEAD_M)
+    return near & (np.abs(offset) < HALF_ROAD_M), near
+
+
+def test_cifar_images_are_named(client: httpx.Client) -> None:
+    """The first test image of every class; one mistake in ten is within the error of a short training."""
+    assert len(PICTURES) == 10
+    wrong = []
+    for picture in PICTURES:
+        answer = client.post("/classify?top_k=1", files={"file": picture.read_bytes()}).raise_for_status()
+        assert answer.json()["model"] == "cifar10-quaternion"
+        label = answer.json()["results"][0]["predictions"][0]["label"]
+        if label != picture.stem:
+            wrong.append(f"{picture.stem} is called {label}")
+    assert len(wrong) <= 1, wrong
+
+
+def test_the_road_is_found(mask: Region) -> None:
+    road, near = rendered()
+    assert np.count_nonzero(mask & road) / np.count_nonzero((mask | road) & near) > 0.65
+
+
+def test_nothing_above_the_horizon_is_road(mask: Region) -> None:
+    assert not mask[: int(HORIZON) - 10].any()
