@@ -1,10 +1,12 @@
-"""The service with one more route: `/census` counts the tasks and futures that are alive in the process."""
+"""The service with one more route: `/census` counts what is alive in the process."""
 
 import asyncio
 import dataclasses
 import gc
 import json
+import os
 import sys
+import threading
 from pathlib import Path
 
 from starlette.responses import Response
@@ -12,12 +14,15 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from service import logs
 from service.app import create_app
+from service.cpus import usable_cpus
 from service.server import exit_stuck, serve
 from service.settings import parse
 from tests.service.harness import RunningService
 
 PROGRAM = ("-m", "tests.stress.counted_service")
 CENSUS = "/census"
+POOLS = ("images_", "asyncio_")  # what the threads of the two pools are called
+POOLED = usable_cpus() + min(32, (os.cpu_count() or 1) + 4)  # as many as they may have; asyncio's own number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +35,7 @@ class Census:
         if scope.get("path") != CENSUS:
             await self.app(scope, receive, send)
             return
-        gc.collect()
-        pending = [f for f in gc.get_objects() if isinstance(f, asyncio.Future) and not f.done()]
-        counts = {"tasks": len(asyncio.all_tasks()), "futures": len(pending)}
-        await Response(json.dumps(counts))(scope, receive, send)
+        await Response(json.dumps(dataclasses.asdict(count_alive())))(scope, receive, send)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,11 +54,21 @@ class Alive:
         return f"{self.tasks} tasks, {self.futures} futures, {self.threads} threads, {self.files} files"
 
 
+def count_alive() -> Alive:
+    """In this process. A pool starts a thread when it first needs it: those are no growth, up to its size."""
+    gc.collect()
+    pending = [f for f in gc.get_objects() if isinstance(f, asyncio.Future) and not f.done()]
+    pooled = sum(thread.name.startswith(POOLS) for thread in threading.enumerate())
+    return Alive(
+        tasks=len(asyncio.all_tasks()),
+        futures=len(pending),
+        threads=len(list(Path("/proc/self/task").iterdir())) - min(pooled, POOLED),
+        files=len(list(Path("/proc/self/fd").iterdir())),
+    )
+
+
 def census(running: RunningService) -> Alive:
-    counts: dict[str, int] = running.client.get(CENSUS).json()
-    process = Path(f"/proc/{running.process.pid}")
-    threads, files = (len(list((process / kind).iterdir())) for kind in ("task", "fd"))
-    return Alive(**counts, threads=threads, files=files)
+    return Alive(**running.client.get(CENSUS).json())
 
 
 if __name__ == "__main__":
