@@ -5,10 +5,9 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tqdm import tqdm
 
 from service.artifact import Description, Task, read_description
 from service.bulk import tables
-from service.bulk.engine import Answer, Fault, answers, in_order
+from service.bulk.engine import Answer, Fault, outcomes
 from service.bulk.files import Found, gather, named
 from service.bulk.pictures import draw, picture_path, without_clashes
 from service.cpus import usable_cpus
@@ -25,7 +24,6 @@ from service.inference import top
 from service.models import Model, load_model
 from service.queries import SegmentQuery
 from service.registry import NothingToServeError, versions_on_disk
-from service.session import CUDA
 from service.settings import CommandParser, Settings, SettingsError, add_flags, build, from_environment
 
 SHARED_SETTINGS = (
@@ -96,14 +94,10 @@ def _check_task(description: Description, task: Task) -> None:
         raise SettingsError(f"model is {description.name!r}: it does {description.task}, not {task}")
 
 
-def load_abreast(directory: Path, settings: Settings) -> tuple[Model, int]:
-    """The model, and how many runs to have at once: on a CPU one for each thread, instead of one on all.
-
-    Threads that share a run wait for the one that decoding holds up; here nobody waits for an answer, only
-    for all of them.
-    """
+def load(directory: Path, settings: Settings) -> tuple[Model, int]:
+    """The model, and how many threads work with it: on a CPU each runs it by itself."""
     model = load_model(directory, settings.model_copy(update={"threads": 1}))
-    return model, 1 if model.provider == CUDA else settings.threads or usable_cpus()
+    return model, settings.threads or usable_cpus()
 
 
 # --- the two commands ---
@@ -112,19 +106,23 @@ def load_abreast(directory: Path, settings: Settings) -> tuple[Model, int]:
 def classify(options: argparse.Namespace, settings: Settings) -> int:
     tables.check_suffix(options.out)
     files = gather(named(options.paths, sys.stdin.buffer))
-    model, abreast = load_abreast(find_model(Task.CLASSIFICATION, options.model, settings), settings)
+    model, threads = load(find_model(Task.CLASSIFICATION, options.model, settings), settings)
     labels = model.description.labels
     top_k = min(options.top_k, len(labels))
+
+    def finish(answer: Answer) -> tuple[str, tables.Predictions]:
+        return answer.file.path, top(answer.row, labels, top_k)
+
     with closing(tables.open_table(options.out, _identity(model), top_k)) as table:
         waiting = [file for file in files if file.path not in table.done]
 
-        def steps(pool: ThreadPoolExecutor) -> Iterator[tuple[int, list[Fault]]]:
-            for outcomes in answers(model, waiting, settings.max_image_pixels, pool, abreast):
-                found = [item for item in outcomes if isinstance(item, Answer)]
-                table.add((item.file.path, top(item.row, labels, top_k)) for item in found)
-                yield len(found), [item for item in outcomes if isinstance(item, Fault)]
+        def steps(pool: Executor) -> Iterator[tuple[int, list[Fault]]]:
+            for batch in outcomes(model, waiting, settings.max_image_pixels, pool, threads, finish):
+                found = [item for item in batch if not isinstance(item, Fault)]
+                table.add(found)
+                yield len(found), [item for item in batch if isinstance(item, Fault)]
 
-        return _work(steps, waiting, len(files) - len(waiting), [])
+        return _work(steps, threads, waiting, len(files) - len(waiting), [])
 
 
 def segment(options: argparse.Namespace, settings: Settings) -> int:
@@ -133,30 +131,28 @@ def segment(options: argparse.Namespace, settings: Settings) -> int:
     files, faults = without_clashes(gathered, options.out, query.output)
     path_of = {file: picture_path(file, options.out, query.output) for file in files}
     waiting = [file for file in files if not path_of[file].exists()]
-    model, abreast = load_abreast(find_model(Task.SEGMENTATION, options.model, settings), settings)
+    model, threads = load(find_model(Task.SEGMENTATION, options.model, settings), settings)
     options.out.mkdir(parents=True, exist_ok=True)
 
-    def finish(item: Answer | Fault) -> Fault | None:
-        if isinstance(item, Fault):
-            return item
-        return draw(item, path_of[item.file], query, settings.max_image_pixels)
+    def finish(answer: Answer) -> Fault | None:
+        return draw(answer, path_of[answer.file], query, settings.max_image_pixels)
 
-    def steps(pool: ThreadPoolExecutor) -> Iterator[tuple[int, list[Fault]]]:
-        outcomes = chain.from_iterable(answers(model, waiting, settings.max_image_pixels, pool, abreast))
-        for fault in in_order(pool, finish, outcomes, 2 * usable_cpus()):
-            yield (0, [fault]) if fault else (1, [])
+    def steps(pool: Executor) -> Iterator[tuple[int, list[Fault]]]:
+        for batch in outcomes(model, waiting, settings.max_image_pixels, pool, threads, finish):
+            bad = [fault for fault in batch if fault]
+            yield len(batch) - len(bad), bad
 
-    return _work(steps, waiting, len(files) - len(waiting), faults)
+    return _work(steps, threads, waiting, len(files) - len(waiting), faults)
 
 
-Steps = Callable[[ThreadPoolExecutor], Iterator[tuple[int, list[Fault]]]]
+Steps = Callable[[Executor], Iterator[tuple[int, list[Fault]]]]
 
 
-def _work(steps: Steps, waiting: list[Found], before: int, faults: list[Fault]) -> int:
+def _work(steps: Steps, threads: int, waiting: list[Found], before: int, faults: list[Fault]) -> int:
     """Go through the files with a progress bar, and sum up."""
     bar: tqdm[Any] = tqdm(total=len(waiting) + len(faults), unit=" images", disable=None, dynamic_ncols=True)
     tally = Tally(bar)
-    with ThreadPoolExecutor(usable_cpus(), thread_name_prefix="files") as pool, bar:
+    with ThreadPoolExecutor(threads, thread_name_prefix="files") as pool, bar:
         tally.count(0, faults)
         with closing(steps(pool)) as progress:  # type: ignore[type-var]
             for answered, bad in progress:

@@ -1,13 +1,14 @@
-"""Files in, rows out: decoding and several runs beside each other, in order, in bounded memory."""
+"""Files in, results out: each thread takes a batch from its files to its results, in bounded memory."""
 
+import math
 import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
-from itertools import chain
+from threading import Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -18,8 +19,8 @@ from service.bulk.files import Found
 from service.decoding import Prepared, prepare
 from service.images import ImageError, Target
 from service.models import Model
+from service.session import CUDA
 
-FILES_PER_JOB = 8  # handing a job to a thread costs about as much as decoding a tiny image
 MAX_BYTES_PER_PIXEL = 8  # 16-bit colour with alpha, not compressed: no file need be larger
 HEAD_BYTES = 1 << 20
 T = TypeVar("T")
@@ -89,33 +90,30 @@ def in_order(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: 
             future.cancel()
 
 
-def answers(
-    model: Model, files: Sequence[Found], max_pixels: int, pool: Executor, abreast: int = 1
-) -> Iterator[list[Answer | Fault]]:
-    """What became of each file, in order, one list per run of the network, `abreast` runs at a time."""
+def outcomes(
+    model: Model,
+    files: Sequence[Found],
+    max_pixels: int,
+    pool: Executor,
+    threads: int,
+    finish: Callable[[Answer], R | Fault],
+) -> Iterator[list[R | Fault]]:
+    """What became of each file, in order, a batch at a time, by the `threads` of the pool.
 
-    def job(group: Sequence[Found]) -> list[Loaded | Fault]:
-        return [load(file, model.target, max_pixels) for file in group]
+    On a CPU each of them runs the network on its own batch: threads that share a run wait for the one that
+    decoding holds up. A GPU makes one run at a time, while the other threads decode.
+    """
+    turn = Lock() if model.provider == CUDA else nullcontext()
 
-    groups = (files[i : i + FILES_PER_JOB] for i in range(0, len(files), FILES_PER_JOB))
-    ahead = 2 + 2 * model.max_batch // FILES_PER_JOB  # two batches: one to run next, one being decoded
-    loaded = chain.from_iterable(in_order(pool, job, groups, ahead))
-    with ThreadPoolExecutor(abreast, thread_name_prefix="runs") as runs:
-        yield from in_order(runs, partial(_run, model), _full_batches(loaded, model.max_batch), abreast)
+    def work(batch: Sequence[Found]) -> list[R | Fault]:
+        loaded = [load(file, model.target, max_pixels) for file in batch]
+        with turn:
+            answered = _run(model, loaded)
+        return [item if isinstance(item, Fault) else finish(item) for item in answered]
 
-
-def _full_batches(loaded: Iterable[Loaded | Fault], max_batch: int) -> Iterator[list[Loaded | Fault]]:
-    """Up to `max_batch` images each, with the faults met on the way; neither keeps the other waiting long."""
-    batch: list[Loaded | Fault] = []
-    images = 0
-    for item in loaded:
-        batch.append(item)
-        images += isinstance(item, Loaded)
-        if images == max_batch or len(batch) == 4 * max_batch:
-            yield batch
-            batch, images = [], 0
-    if batch:
-        yield batch
+    size = max(1, min(model.max_batch, math.ceil(len(files) / threads)))
+    batches = (files[start : start + size] for start in range(0, len(files), size))
+    return in_order(pool, work, batches, 2 * threads)
 
 
 def _run(model: Model, batch: list[Loaded | Fault]) -> list[Answer | Fault]:

@@ -1,10 +1,10 @@
-"""The engine by itself: in order, beside inference, and never more in memory than a few batches."""
+"""The engine by itself: in order, on all its threads, and never more in memory than a few batches."""
 
 import dataclasses
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,35 +12,22 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from service.bulk.engine import FILES_PER_JOB, Answer, Fault, answers, in_order, load, read
+from service.bulk.engine import Answer, Fault, in_order, load, outcomes, read
 from service.bulk.files import Found
 from service.images import ImageError
 from service.models import Model, load_model
-from service.session import Session
+from service.session import CUDA, Session
 from service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, expected_probabilities
 from tests.service.harness import encoded, noise
 
 MAX_PIXELS = 1 << 20
-
-
-class CountingPool(ThreadPoolExecutor):
-    """Knows how many jobs have ended."""
-
-    ended = 0
-
-    def submit(self, work: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
-        future = super().submit(work, *arguments, **named)
-        future.add_done_callback(self._count)
-        return future
-
-    def _count(self, _: Future[Any]) -> None:
-        self.ended += 1
+THREADS = 3
 
 
 @pytest.fixture
-def pool() -> Iterator[CountingPool]:
-    with CountingPool(3) as made:
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(THREADS) as made:
         yield made
 
 
@@ -49,14 +36,25 @@ def model(models_dir: Path) -> Model:
     return load_model(models_dir / CLASSIFIER / "1", Settings(max_batch=4))
 
 
-def with_run(model: Model, run: Callable[[NDArray[np.uint8]], NDArray[Any]]) -> Model:
+def with_run(
+    model: Model, run: Callable[[NDArray[np.uint8]], NDArray[Any]], provider: str | None = None
+) -> Model:
     class Fake:
-        provider = model.provider
+        provider: str
 
         def run(self, images: NDArray[np.uint8]) -> NDArray[Any]:
             return run(images)
 
-    return dataclasses.replace(model, session=cast("Session", Fake()))
+    fake = Fake()
+    fake.provider = provider or model.provider
+    return dataclasses.replace(model, session=cast("Session", fake))
+
+
+def found_in(
+    model: Model, files: list[Found], pool: ThreadPoolExecutor, finish: Callable[[Answer], Any] = lambda a: a
+) -> list[Any]:
+    batches = outcomes(model, files, MAX_PIXELS, pool, THREADS, finish)
+    return [item for batch in batches for item in batch]
 
 
 def write(folder: Path, count: int, bad: frozenset[int] = frozenset()) -> list[Found]:
@@ -66,7 +64,7 @@ def write(folder: Path, count: int, bad: frozenset[int] = frozenset()) -> list[F
     return [Found(str(folder / f"{i:03}.png"), f"{i:03}.png") for i in range(count)]
 
 
-def test_results_come_in_order_whoever_is_slow(pool: CountingPool) -> None:
+def test_results_come_in_order_whoever_is_slow(pool: ThreadPoolExecutor) -> None:
     delays = [0.03, 0.0, 0.02, 0.0, 0.01, 0.0] * 4
 
     def work(i: int) -> int:
@@ -76,7 +74,7 @@ def test_results_come_in_order_whoever_is_slow(pool: CountingPool) -> None:
     assert list(in_order(pool, work, range(24), 5)) == list(range(24))
 
 
-def test_no_more_is_begun_than_asked(pool: CountingPool) -> None:
+def test_no_more_is_begun_than_asked(pool: ThreadPoolExecutor) -> None:
     begun = 0
 
     def items() -> Iterator[int]:
@@ -106,9 +104,11 @@ def test_leaving_early_cancels_what_has_not_begun() -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 37])
-def test_each_file_gets_its_own_row(model: Model, pool: CountingPool, tmp_path: Path, count: int) -> None:
+def test_each_file_gets_its_own_row(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path, count: int
+) -> None:
     files = write(tmp_path, count)
-    found = [item for batch in answers(model, files, MAX_PIXELS, pool) for item in batch]
+    found = found_in(model, files, pool)
     assert [item.file for item in found] == files
     for i, item in enumerate(found):
         assert isinstance(item, Answer)
@@ -116,69 +116,85 @@ def test_each_file_gets_its_own_row(model: Model, pool: CountingPool, tmp_path: 
         np.testing.assert_allclose(item.row, expected, atol=1e-5)
 
 
-def test_faults_stay_in_their_place_and_cost_no_place_in_a_batch(
-    model: Model, pool: CountingPool, tmp_path: Path
-) -> None:
-    bad = frozenset({0, 3, 4, 5, 11, 19})
+def test_faults_stay_in_their_place(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    bad = frozenset({0, 3, 4, 5, 6, 7, 11, 19})
     files = write(tmp_path, 20, bad)
-    sizes: list[int] = []
-
-    def run(images: NDArray[np.uint8]) -> NDArray[Any]:
-        sizes.append(len(images))
-        return model.session.run(images)
-
-    found = [item for batch in answers(with_run(model, run), files, MAX_PIXELS, pool) for item in batch]
+    found = found_in(model, files, pool)
     assert [item.file for item in found] == files
     assert {i for i, item in enumerate(found) if isinstance(item, Fault)} == bad
-    assert sizes == [4, 4, 4, 2]
 
 
-def test_nothing_but_bad_files_runs_nothing(model: Model, pool: CountingPool, tmp_path: Path) -> None:
+def test_an_answer_that_cannot_be_finished_is_a_fault(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    files = write(tmp_path, 6)
+
+    def finish(answer: Answer) -> str | Fault:
+        return Fault(answer.file, "no") if answer.file == files[4] else answer.file.relative
+
+    assert found_in(model, files, pool, finish) == [
+        "000.png", "001.png", "002.png", "003.png", Fault(files[4], "no"), "005.png"
+    ]  # fmt: skip
+
+
+def test_nothing_but_bad_files_runs_nothing(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     def run(_: NDArray[np.uint8]) -> NDArray[Any]:
         raise AssertionError("there is nothing to run")
 
     files = write(tmp_path, 100, frozenset(range(100)))
-    batches = list(answers(with_run(model, run), files, MAX_PIXELS, pool))
+    batches = list(outcomes(with_run(model, run), files, MAX_PIXELS, pool, THREADS, lambda a: a))
     assert sum(map(len, batches)) == 100
     assert len(batches) > 1  # they are told as they come, not at the end
 
 
-def test_the_next_batches_are_decoded_while_one_runs(
-    model: Model, pool: CountingPool, tmp_path: Path
-) -> None:
-    files = write(tmp_path, 96)
-    most = 0
-
-    def run(images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns only when more has been decoded than this batch: for ever, were they to take turns."""
-        nonlocal most
-        runs.append(len(images))
-        end = time.monotonic() + 20
-        while len(runs) == 1 and pool.ended * FILES_PER_JOB < 2 * len(images):
-            assert time.monotonic() < end, "nothing is decoded during a run"
-            time.sleep(0.001)
-        most = max(most, pool.ended * FILES_PER_JOB - sum(runs))
-        return model.session.run(images)
-
-    runs: list[int] = []
-    for _ in answers(with_run(model, run), files, MAX_PIXELS, pool):
-        pass
-    assert sum(runs) == 96
-    assert most <= 2 * model.max_batch + 4 * FILES_PER_JOB  # a few batches ahead, however many files
-
-
-def test_runs_go_abreast_and_their_results_stay_in_order(
-    model: Model, pool: CountingPool, tmp_path: Path
-) -> None:
-    files = write(tmp_path, 24)
-    together = threading.Barrier(3)  # passed only by three runs at once
+def test_few_files_are_shared_by_all_threads(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """Each thread runs its own batch, all at once: fewer could not pass the barrier."""
+    together = threading.Barrier(THREADS)
 
     def run(images: NDArray[np.uint8]) -> NDArray[Any]:
         together.wait(20)
         return model.session.run(images)
 
-    found = [item for batch in answers(with_run(model, run), files, MAX_PIXELS, pool, 3) for item in batch]
-    assert [item.file for item in found] == files
+    files = write(tmp_path, THREADS)
+    assert [item.file for item in found_in(with_run(model, run), files, pool)] == files
+
+
+def test_a_gpu_makes_one_run_at_a_time_while_others_decode(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded, running, most = 0, 0, 0
+
+    def count_loads(*arguments: Any) -> Any:
+        nonlocal decoded
+        decoded += 1
+        return load(*arguments)
+
+    def run(images: NDArray[np.uint8]) -> NDArray[Any]:
+        """Returns only when more has been decoded than this batch: for ever, were they to take turns."""
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        end = time.monotonic() + 20
+        while decoded < 2 * model.max_batch:
+            assert time.monotonic() < end, "nothing is decoded during a run"
+            time.sleep(0.001)
+        running -= 1
+        return model.session.run(images)
+
+    monkeypatch.setattr("service.bulk.engine.load", count_loads)
+    files = write(tmp_path, 48)
+    assert [item.file for item in found_in(with_run(model, run, CUDA), files, pool)] == files
+    assert most == 1
+
+
+def test_only_a_few_batches_wait_however_many_files_there_are(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    files, finished = write(tmp_path, 96), list[Found]()
+    batches = outcomes(model, files, MAX_PIXELS, pool, THREADS, lambda a: finished.append(a.file))
+    next(batches)
+    time.sleep(0.3)  # as long as they like: nobody takes the results
+    assert len(finished) <= (1 + 2 * THREADS) * model.max_batch
 
 
 def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
