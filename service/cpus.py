@@ -35,7 +35,7 @@ def usable_cpus(root: Path = CGROUP_ROOT) -> int:
 
     More threads than the quota allows are throttled together: every batch then waits for the slowest.
     """
-    affinity = len(os.sched_getaffinity(0))
+    affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     granted = quota(root)
     return affinity if granted is None else max(1, min(affinity, math.ceil(granted)))
 

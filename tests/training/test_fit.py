@@ -232,18 +232,24 @@ def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) ->
         )
 
 
-def test_without_a_compiler_training_goes_on_and_says_so(
+@pytest.mark.parametrize("missing", ["C++ compiler", "Python.h (Debian: python3-dev)"])
+def test_without_a_compiler_or_its_headers_training_goes_on_and_says_so(
+    missing: str,
     data: Path,
     undisturbed: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
+    if "Python.h" in missing:
+        monkeypatch.setenv("CXX", "c++")
+        monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    else:
+        monkeypatch.delenv("CXX", raising=False)
+        monkeypatch.setenv("PATH", str(tmp_path))
     run = tmp_path / "run"
     assert main(["fit", "tiny-cifar", "--data", str(data), "--out", str(run), "--device", "cpu"]) == 0
     said = capsys.readouterr().err.splitlines()
-    assert said[0] == "no C++ compiler found: training goes on uncompiled, more slowly"
+    assert said[0] == f"no {missing} found: training goes on uncompiled, more slowly"
     assert [line.partition(":")[0] for line in said[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert_same_run(run, undisturbed)

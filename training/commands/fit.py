@@ -9,6 +9,7 @@ import dataclasses
 import os
 import shutil
 import sys
+import sysconfig
 from pathlib import Path
 
 from .arguments import MAX_SEED, chosen_device, data_argument, device_argument, whole_number
@@ -42,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile the training step; default: auto, where there is a C++ compiler",
+        help="compile the training step; default: auto, where a C++ compiler and Python.h are found",
     )
 
 
@@ -72,7 +73,13 @@ def run(options: argparse.Namespace) -> None:
 def _compiled(choice: str) -> bool:
     if choice != "auto":
         return choice == "on"
-    if os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++"):
-        return True
-    print("no C++ compiler found: training goes on uncompiled, more slowly", file=sys.stderr)
-    return False
+    if missing := _missing_for_compiling():
+        print(f"no {missing} found: training goes on uncompiled, more slowly", file=sys.stderr)
+    return not missing
+
+
+def _missing_for_compiling() -> str:
+    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+        return "C++ compiler"
+    headers = Path(sysconfig.get_path("include"), "Python.h")  # Debian has them in a package of their own
+    return "" if headers.exists() else "Python.h (Debian: python3-dev)"
