@@ -69,24 +69,34 @@ def build(
     run: Path,
     data: Path,
     out: Path,
-    precisions: Collection[Precision],
+    precisions: Collection[Precision] | None = None,
     *,
     force: bool = False,
     max_loss: float | None = None,
     say: Say = print,
 ) -> Description:
-    """Write the artifact `out` from the finished run, or raise UserError and leave no trace."""
+    """Write the artifact `out` from the finished run, or raise UserError and leave no trace.
+
+    A precision that loses too much is an error where it was named, and else left out.
+    """
     name, version = name_and_version(out)
     network, config = read_run(run)
     with staged(out, force=force) as directory:
         source = Source(network, config, read_material(config.recipe, data))
         folded = fold(network)
         parity = _write_fp32(source, folded, directory, say)
-        _write_others(source, folded, precisions, directory)
+        _write_others(source, folded, precisions or tuple(Precision), directory)
         models = {
             p: (directory / FILES[p]).read_bytes() for p in Precision if (directory / FILES[p]).exists()
         }
-        metrics = _compare(source, models, max_loss, say)
+        refused, metrics = _compare(source, models, max_loss, say)
+        if refused and precisions:
+            raise UserError(
+                f"{refused[0]} loses too much: leave it out of --precision, or allow more by --max-loss"
+            )
+        for precision in refused:
+            del models[precision]
+            (directory / FILES[precision]).unlink()
         tolerances = _write_probe(source, models, directory)
         description = describe(
             name,
@@ -143,34 +153,42 @@ def _proof_images(source: Source) -> Images:
 
 def _compare(
     source: Source, models: dict[Precision, bytes], max_loss: float | None, say: Say
-) -> tuple[Metric, ...]:
-    """The scores of every file; UserError where one loses too much against fp32."""
+) -> tuple[list[Precision], tuple[Metric, ...]]:
+    """Those that lose too much against fp32, and the scores of the others."""
     predictors = {p: predictor_of(model, source.output) for p, model in models.items()}
     answers = answers_to_agree_with(predictors[Precision.FP32], source.material)
+    refused: list[Precision] = []
     metrics: tuple[Metric, ...] = ()
     for precision, predict in predictors.items():
-        metrics += measure(predict, source.material, precision, answers)
-        if precision is not Precision.FP32:
-            _check_loss(source, precision, loss_of(precision, source.material, metrics), max_loss, say)
-    return metrics
+        found = metrics + measure(predict, source.material, precision, answers)
+        if precision is Precision.FP32 or _may_ship(source, precision, found, max_loss, say):
+            metrics = found
+        else:
+            refused.append(precision)
+    return refused, metrics
 
 
-def _check_loss(source: Source, precision: Precision, loss: float, max_loss: float | None, say: Say) -> None:
+def _may_ship(
+    source: Source, precision: Precision, metrics: tuple[Metric, ...], max_loss: float | None, say: Say
+) -> bool:
+    loss = loss_of(precision, source.material, metrics)
     bound = MAX_LOSS[source.task] if max_loss is None else max_loss
     unit, split = LOSS_UNITS[source.task], source.material.comparison.split
     how = "loses {} {} against fp32" if source.material.held_out else "disagrees with fp32 by {} {}"
-    what = f"{precision}: {how.format(f'{loss:.3g}', unit)} on {split} images"
-    if not loss <= bound:
-        raise UserError(
-            f"{what}, and {bound:g} is allowed: leave it out of --precision, or allow more by --max-loss"
-        )
-    say(what)
+    good = loss <= bound  # so that NaN is refused
+    verdict = "" if good else f", and {bound:g} is allowed: refused"
+    say(f"{precision}: {how.format(f'{loss:.3g}', unit)} on {split} images{verdict}")
+    return good
 
 
 def _write_probe(source: Source, models: dict[Precision, bytes], directory: Path) -> dict[Precision, float]:
     """The probe, and the tolerance of each precision on it."""
     images = probe_images(source.task, source.material, *source.size)
     outputs = {p: predictor_of(model, source.output)(images) for p, model in models.items()}
+    if bad := [p for p, values in outputs.items() if not np.isfinite(values).all()]:
+        raise UserError(
+            f"{bad[0]} gives numbers that are not finite on the probe: leave it out of --precision"
+        )
     (directory / PROBE_FILE).write_bytes(pack_probe(images, outputs))
     return {
         p: tolerance(source.task, p, model, source.output, images, outputs) for p, model in models.items()
@@ -188,4 +206,4 @@ def _write_for_people(
     if source.task is Task.SEGMENTATION and SAMPLE.is_file():
         draw_overlay(predictor_of(fp32, source.output), *source.size, directory / OVERLAY)
         pictures.append(OVERLAY)
-    (directory / CARD_FILE).write_text(write_card(description, source.config.recipe, pictures))
+    (directory / CARD_FILE).write_text(write_card(description, source.config, pictures))

@@ -5,7 +5,7 @@ from string import Template
 
 from service.artifact import Description, Metric, Precision, Task
 from training.recipes import Recipe
-from training.run import CURVES
+from training.run import CURVES, RunConfig
 
 from .overlay import OVERLAY
 
@@ -46,8 +46,7 @@ real and synthetic images in batches of $batches.
 
 ## How it was trained
 
-Recipe `$recipe` ($recipe_summary):
-$epochs epoch$s, batches of $batch, seed $seed, commit `$commit`.
+$history
 $curves
 ## What it scores
 
@@ -94,7 +93,7 @@ frames drawn at random from the training folder. Their published weights give Io
 on the 241 half-size frames used here, which include those they were trained on."""
 
 
-def write_card(model: Description, recipe: Recipe, pictures: Sequence[str]) -> str:
+def write_card(model: Description, config: RunConfig, pictures: Sequence[str]) -> str:
     precisions = [file.precision for file in model.files]
     return CARD.substitute(
         name=model.name,
@@ -116,19 +115,13 @@ def write_card(model: Description, recipe: Recipe, pictures: Sequence[str]) -> s
         levels=_levels(model),
         images=model.parity.images,
         batches=", ".join(map(str, model.parity.batches)),
-        recipe=recipe.name,
-        recipe_summary=recipe.summary,
-        epochs=recipe.epochs,
-        s="" if recipe.epochs == 1 else "s",
-        batch=recipe.batch_size,
-        seed=model.training.seed,
-        commit=model.training.commit,
+        history=_history(config),
         curves=f"\n![loss and score by epoch]({CURVES})\n" if CURVES in pictures else "",
         choice=_choice({metric.split for metric in model.metrics}),
         precisions=" | ".join(precisions),
         rules="---|" * (len(precisions) - 1) + "---",
         metrics="\n".join(_metric_rows(model, precisions)),
-        paper=_paper(model, recipe),
+        paper=_paper(model, config.recipe),
         overlay=f"\n![the road found in a rendered street]({OVERLAY})\n" if OVERLAY in pictures else "",
         limits=Template(LIMITS[model.task]).substitute(
             count=len(model.labels), dataset=model.training.dataset
@@ -138,6 +131,25 @@ def write_card(model: Description, recipe: Recipe, pictures: Sequence[str]) -> s
         weights_licence=model.training.weights_licence,
         noncommercial=" Not for commercial use." if "NC" in model.training.weights_licence else "",
     )
+
+
+def _history(config: RunConfig) -> str:
+    recipe = config.recipe
+    if config.imported:
+        file, digest = config.imported["file"], config.imported["sha256"]
+        return f"Not here: imported from `{file}` (sha256 `{digest}`),\n{recipe.summary}."
+    epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
+    begun = f"Recipe `{recipe.name}` ({recipe.summary}):\n{epochs}, batches of {recipe.batch_size}, "
+    resumed = "".join(f"\nGone on with {origin}." for origin in config.later)
+    return f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`.{resumed}"
+
+
+def _optimiser(recipe: Recipe) -> str:
+    peak = max(recipe.schedule.rate(epoch, recipe.epochs) for epoch in range(recipe.epochs))
+    kernels = (
+        f"; kernels by orthogonal steps of {recipe.kernel_rate:g} times that" if recipe.kernel_rate else ""
+    )
+    return f"SGD at up to {peak:.2g}{kernels}"
 
 
 def _choice(splits: set[str]) -> str:

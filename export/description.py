@@ -119,8 +119,14 @@ def _training(config: RunConfig, material: Material) -> Training:
         recipe=config.recipe.name,
         epochs=config.recipe.epochs,
         seed=config.seed,
-        commit=config.commit,
+        commit=_commit(config),
         dataset=material.dataset,
         data_licence=data,
         weights_licence=weights,
     )
+
+
+def _commit(config: RunConfig) -> str:
+    if config.imported:
+        return "trained elsewhere, imported from {file}, sha256 {sha256}".format(**config.imported)
+    return "; then ".join(config.origins) if config.later else config.commit

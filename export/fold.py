@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from training.moments import mixing_matrix
-from training.normalisation import packing, whitening_matrix
+from training.normalisation import packing, regularised, whitening_matrix
 
 
 class NotPositiveDefiniteError(Exception):
@@ -39,8 +39,7 @@ def normalisation_map(
 
 def check_positive_definite(covariance: Tensor, eps: float) -> None:
     """V + eps I must have a Cholesky factor, or the whitening is not defined."""
-    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype)
-    _, info = torch.linalg.cholesky_ex(covariance + eps * identity)
+    _, info = torch.linalg.cholesky_ex(regularised(covariance, eps))
     if bad := info.nonzero().flatten().tolist():
         least = float(torch.linalg.eigvalsh(covariance[bad[0]]).min())
         raise NotPositiveDefiniteError(

@@ -13,7 +13,8 @@ def read_run(run: Path) -> tuple[Network, RunConfig]:
     if not (run / CHECKPOINT).is_file():
         raise UserError(
             f"{run} is not finished ({CHECKPOINT} is missing): "
-            f"`python -m training fit {config.recipe.name} --out {run} --resume --data DIR` goes on"
+            f"`python -m training fit {config.recipe.name} --out {run} --data DIR "
+            f"--epochs {config.recipe.epochs} --seed {config.seed} --resume` goes on"
         )
     try:
         network, config = load_network(run)

@@ -1,5 +1,6 @@
 """An artifact directory appears whole or not at all."""
 
+import contextlib
 import os
 import shutil
 import tempfile
@@ -35,11 +36,13 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     try:
         yield directory
         _flush(directory)
+        _check_free(out, force=force)  # another build may have ended meanwhile
         _replace(directory, out)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
-        for parent in reversed(made):
-            parent.rmdir()
+        with contextlib.suppress(OSError):  # another build may have put something there
+            for parent in reversed(made):
+                parent.rmdir()
         raise
 
 
@@ -92,7 +95,8 @@ def _replace(directory: Path, out: Path) -> None:
     out.rename(old)
     try:
         directory.rename(out)
-    except OSError:
-        old.rename(out)
+    except BaseException:  # a signal's too
+        if not out.exists():
+            old.rename(out)
         raise
-    shutil.rmtree(old)
+    shutil.rmtree(old, ignore_errors=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import kitti
-from .cifar import CIFAR10, CIFAR100, CifarLayout, read_cifar
+from .cifar import CIFAR10, CIFAR100, CifarLayout, read_cifar, read_label_names
 from .errors import UserError
 from .fetch import fetch
 
@@ -66,6 +66,7 @@ def is_whole(layout: CifarLayout, data: Path) -> bool:
     try:
         for split in ("train", "test"):
             read_cifar(layout, data, split)
+        read_label_names(layout, data)
     except UserError:
         return False
     return True

@@ -15,22 +15,29 @@ from .overlay_picture import draw_overlays
 from .prediction import Predictor, predictor
 from .recipes import Recipe
 from .road_evaluation import evaluate_road
-from .run import load_network
+from .run import CHECKPOINT, load_network
 
 EVALUATION, CONFUSION, OVERLAYS = "evaluation.json", "confusion.png", "overlays.png"
 
 
 def evaluate_run(
-    run: Path, data: Path, *, split: str | None, threshold: float, device: torch.device, progress: bool
+    run: Path,
+    data: Path,
+    *,
+    split: str | None,
+    threshold: float,
+    device: torch.device,
+    progress: bool,
+    weights: str = CHECKPOINT,
 ) -> dict[str, Any]:
     """Every figure as plain data; they are left in `run` too."""
-    network, config = load_network(run)
+    network, config = load_network(run, weights)
     recipe, predict = config.recipe, predictor(network, device)
     if recipe.dataset == "kitti-road":
         found = _evaluate_road(run, predict, recipe, data, split, threshold, progress)
     else:
         found = _evaluate_labels(run, predict, recipe, data, split, progress)
-    report = {"recipe": recipe.name, "dataset": recipe.dataset, **found}
+    report = {"recipe": recipe.name, "dataset": recipe.dataset, "weights": weights, **found}
     write_bytes(run / EVALUATION, (json.dumps(report, indent=2) + "\n").encode())
     return report
 
@@ -85,6 +92,8 @@ def _evaluate_road(
         threshold=threshold,
         progress=progress,
     )
+    if split == "held-out" and not recipe.holdout:
+        split = kitti.HOLDOUT_NAME  # of a network that may have been trained on them
     title = f"{recipe.name}, {split}: IoU {result.frame_size.iou:.3f} over {len(result.results)} frames"
     draw_overlays(result.results, threshold, title, run / OVERLAYS)
     return {"split": split, "scores": result.as_json(), "picture": OVERLAYS}

@@ -1,5 +1,6 @@
 """A whole training run: epochs, progress, checkpoints, and going on where it stopped."""
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -36,12 +37,17 @@ def fit(
     resume = resume or ranks.restarted
     config = runs.new_config(recipe, seed)
     ranks.first_does(lambda: _open(run, config, resume=resume))
-    if resume and (run / runs.CHECKPOINT).exists():
+    finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
+    if resume and not ranks.agree((finished, begun)):
+        raise UserError(
+            f"not every process sees the files of {run}: --out must be a disk that all machines share"
+        )
+    if resume and finished:
         if ranks.first:
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
     trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
-    rows = _restore(trainer, run) if resume and (run / runs.STATE).exists() else []
+    rows = _restore(trainer, run) if resume and begun else []
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
         ranks.first_does(lambda: _save(trainer, run, rows))
@@ -56,8 +62,16 @@ def _open(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
         runs.write_config(run, config)
     elif not resume:
         raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
-    elif changed := runs.differences(config, runs.read_config(run)):
+    else:
+        _reopen(run, config, runs.read_config(run))
+
+
+def _reopen(run: Path, config: runs.RunConfig, before: runs.RunConfig) -> None:
+    if changed := runs.differences(config, before):
         raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
+    if config.origin != before.origins[-1]:
+        print(f"{run} goes on with {config.origin}; it was begun with {before.origins[0]}", file=sys.stderr)
+        runs.write_config(run, dataclasses.replace(before, later=(*before.later, config.origin)))
 
 
 def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:

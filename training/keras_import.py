@@ -38,9 +38,10 @@ def import_keras(path: Path, run: Path) -> Recipe:
     if (run / runs.CONFIG).exists():
         raise UserError(f"{run} holds a run already: name another --out")
     runs.make_directory(run)
-    runs.write_config(run, dataclasses.replace(config, versions=config.versions | {"keras": model.version}))
     source = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
-    meaning = {"recipe": as_json(recipe), "seed": 0, "epoch": recipe.epochs, "imported": source}
+    versions = config.versions | {"keras": model.version}
+    runs.write_config(run, dataclasses.replace(config, versions=versions, imported=source))
+    meaning = {"recipe": as_json(recipe), "seed": 0, "epoch": recipe.epochs}
     write_tensors(run / runs.CHECKPOINT, network.state_dict(), meaning)
     return recipe
 

@@ -6,8 +6,9 @@ really applies, the block matrix L(W), taps and input channels side by side. L t
 and conjugates into transposes (up to quaternions): U V^T of a block matrix is a block matrix again, and its
 first block column holds its components. Octonions are not associative: there the column is an approximation.
 
-The kernels feed normalisations, which undo their scale: each is kept at the norm of an orthogonal matrix, and
-the rate is the relative length of a step. (torch.optim.Muon takes plain matrices only.)
+Each kernel is kept at the norm of an orthogonal matrix, so that the rate is the relative length of a step.
+Most feed a normalisation, which undoes the scale; the last of a block adds to the residual stream, and there
+the gamma before it is what scales. (torch.optim.Muon takes plain matrices only.)
 """
 
 from collections.abc import Iterable

@@ -30,6 +30,8 @@ from .moments import (
     values_of,
 )
 
+RELATIVE_EPS = 2.0**-18  # 32 units in the last place of fp32
+
 
 def packing(dimension: int) -> Tensor:
     """(d, d) positions of a symmetric matrix's entries in its packed upper triangle, row by row."""
@@ -39,16 +41,20 @@ def packing(dimension: int) -> Tensor:
     return position
 
 
-def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
-    """(C, d, d) covariances V -> W = L^-1 with L L^T = V + eps I.
+def regularised(covariance: Tensor, eps: float) -> Tensor:
+    """V + eps I, where eps gives way to RELATIVE_EPS of a variance if that is larger.
 
-    eps gives way to a few units in the last place of a variance where it is smaller: otherwise duplicated
-    channels of a large variance would have no factor.
+    Otherwise duplicated channels of a large variance would have no Cholesky factor in fp32. It is the same in
+    float64, so that a network means the same there.
     """
-    d = covariance.shape[-1]
-    identity = torch.eye(d, dtype=covariance.dtype, device=covariance.device)
-    floor = (32 * torch.finfo(covariance.dtype).eps * covariance).clamp_min(eps) * identity
-    factor, _ = torch.linalg.cholesky_ex(covariance + floor)
+    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
+    return covariance + (RELATIVE_EPS * covariance).clamp_min(eps) * identity
+
+
+def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
+    """(C, d, d) covariances V -> W = L^-1 with L L^T = V + eps I."""
+    factor, _ = torch.linalg.cholesky_ex(regularised(covariance, eps))
+    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     W: Tensor = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
     return W
 

@@ -38,6 +38,13 @@ class Ranks:
         parts[self.rank] = share
         return torch.cat(parts)
 
+    def agree(self, value: object) -> bool:
+        """Whether every rank has the same value."""
+        values = [value] * self.size
+        if self.size > 1:
+            distributed.all_gather_object(values, value)
+        return all(other == value for other in values)
+
     def first_does(self, action: Callable[[], None]) -> None:
         """The first rank acts while the others wait; what it cannot do, none goes on without."""
         fault: list[str | None] = [None]

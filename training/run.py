@@ -1,6 +1,6 @@
 """A run directory: what was run, how it went, and where it can go on.
 
-config.json             recipe, seed, versions, commit
+config.json             recipe, seed, versions, commit; commits and versions that resumed it
 metrics.jsonl           one line an epoch
 state.safetensors       everything needed to resume
 checkpoint.safetensors  the final weights (their moving average, where the recipe keeps one)
@@ -33,6 +33,8 @@ class RunConfig:
     seed: int
     commit: str
     versions: dict[str, str]
+    later: tuple[str, ...] = ()  # origins of what resumed it, where they differ from the one before
+    imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -40,7 +42,18 @@ class RunConfig:
             "seed": self.seed,
             "commit": self.commit,
             "versions": self.versions,
+            **({"later": list(self.later)} if self.later else {}),
+            **({"imported": self.imported} if self.imported else {}),
         }
+
+    @property
+    def origin(self) -> str:
+        """What a run was begun with, in a line."""
+        return ", ".join([f"commit {self.commit}", *(f"{k} {v}" for k, v in self.versions.items())])
+
+    @property
+    def origins(self) -> tuple[str, ...]:
+        return (self.origin, *self.later)
 
 
 def new_config(recipe: Recipe, seed: int) -> RunConfig:
@@ -63,7 +76,8 @@ def read_config(run: Path) -> RunConfig:
     path = run / CONFIG
     try:
         data = json.loads(path.read_text())
-        return RunConfig(from_json(data["recipe"]), data["seed"], data["commit"], data["versions"])
+        recipe = from_json(data.pop("recipe"))
+        return RunConfig(recipe, **data | {"later": tuple(data.get("later", ()))})
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): is {run} a run directory?") from error
     except (ValueError, KeyError, TypeError) as error:

@@ -17,7 +17,7 @@ from .network import Network
 from .ranks import Ranks
 from .recipes import Recipe
 
-CHECK_EVERY = 50  # steps between looks at the loss, each of which waits for the device
+CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for the device
 Progress = Callable[[int, float, float], None]  # images seen, mean loss, mean score, since the epoch began
 
 

@@ -1,17 +1,22 @@
 """Whole builds: what they write, what they measure, and what they refuse without leaving a trace."""
 
+import dataclasses
 import io
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from export.__main__ import main
 from export.build import build
 from export.proof import reference
+from export.runtime import predictor_of
+from export.verify import verify
 from service.artifact import Description, Precision, read_description, verify_digests
 from tests.export.tiny import Place, classifier_place, road_place
 from training.checkpoint import read_tensors, write_tensors
@@ -21,7 +26,7 @@ from training.kitti import list_frames, open_rgb, split_frames
 from training.label_evaluation import evaluate_labels
 from training.prediction import predictor
 from training.road_evaluation import evaluate_road
-from training.run import CHECKPOINT
+from training.run import CHECKPOINT, read_config, write_config
 
 ALL = tuple(Precision)
 FILES = {"model.onnx", "model.fp16.onnx", "model.int8.onnx", "model.json", "probe.npz", "README.md"}
@@ -128,6 +133,47 @@ def test_a_precision_that_loses_too_much_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="--max-loss"):
         build(place.run, place.data, place.out, ALL, max_loss=-1)
     assert not place.out.parent.parent.exists()
+
+
+def test_a_precision_nobody_named_is_left_out_where_it_loses_too_much(tmp_path: Path) -> None:
+    place = road_place(tmp_path)
+    lines: list[str] = []
+    description = build(place.run, place.data, place.out, max_loss=-1, say=lines.append)
+    assert [f.precision for f in description.files] == [Precision.FP32]
+    assert {m.precision for m in description.metrics} == {Precision.FP32}
+    assert [line.rpartition(" ")[2] for line in lines[1:]] == ["refused", "refused"]
+    assert sorted(path.name for path in place.out.glob("*.onnx")) == ["model.onnx"]
+    assert verify(place.out).keys() == {Precision.FP32}
+
+
+def test_a_precision_that_overflows_on_the_probe_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """onnxruntime computes fp16 in fp32 on a CPU: that it overflows must be pretended here."""
+
+    def overflowing(model: bytes, output: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+        predict = predictor_of(model, output)
+        kinds = {constant.data_type for constant in onnx.load_from_string(model).graph.initializer}
+        factor = np.float32("nan" if onnx.TensorProto.FLOAT16 in kinds else 1)
+        return lambda images: predict(images) * factor
+
+    monkeypatch.setattr("export.build.predictor_of", overflowing)
+    place = classifier_place(tmp_path, monkeypatch)
+    with pytest.raises(UserError, match="fp16 gives numbers that are not finite"):
+        build(place.run, place.data, place.out, ALL, max_loss=100)
+    assert not place.out.exists()
+
+
+def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:
+    place = road_place(tmp_path, holdout=0)
+    source = {"file": "theirs.h5", "sha256": "0" * 64}
+    write_config(place.run, dataclasses.replace(read_config(place.run), imported=source))
+    description = build(place.run, place.data, place.out, [Precision.FP32])
+    assert "theirs.h5" in description.training.commit
+    card = (place.out / "README.md").read_text()
+    assert "imported from `theirs.h5`" in card
+    assert "seed" not in card
+    assert "kept out of training" not in card
 
 
 def test_all_training_data_means_agreement_with_fp32(tmp_path: Path) -> None:

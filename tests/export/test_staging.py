@@ -67,6 +67,54 @@ def test_force_replaces_and_a_failure_keeps_the_old(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["1"]
 
 
+def test_a_signal_while_it_is_replaced_puts_the_old_one_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "name" / "1"
+    with staged(out, force=False) as directory:
+        fill(directory, "old")
+
+    def interrupted(path: Path, target: Path) -> Path:
+        if target == out and path.name.startswith(".1-") and not path.name.endswith("-old"):
+            raise KeyboardInterrupt
+        return rename(path, target)
+
+    rename = Path.rename
+    monkeypatch.setattr(Path, "rename", interrupted)
+    with pytest.raises(KeyboardInterrupt), staged(out, force=True) as directory:
+        fill(directory, "new")
+    assert (out / MARK).read_text() == "old"
+    assert [path.name for path in out.parent.iterdir()] == ["1"]
+
+
+def overtaken(out: Path) -> None:
+    with staged(out, force=False) as slow:
+        fill(slow, "slow")
+        with staged(out, force=False) as quick:
+            fill(quick, "quick")
+
+
+def fail_beside_another(out: Path, other: Path) -> None:
+    with staged(out, force=False):
+        with staged(other, force=False) as directory:
+            fill(directory, "other")
+        raise RuntimeError("the reason")
+
+
+def test_what_another_build_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+    out = tmp_path / "name" / "1"
+    with pytest.raises(UserError, match="--force"):
+        overtaken(out)
+    assert (out / MARK).read_text() == "quick"
+
+
+def test_a_failure_beside_another_build_is_told_as_it_is(tmp_path: Path) -> None:
+    parent = tmp_path / "models" / "name"
+    with pytest.raises(RuntimeError, match="the reason"):
+        fail_beside_another(parent / "1", parent / "2")
+    assert [path.name for path in parent.iterdir()] == ["2"]
+
+
 def test_force_does_not_replace_what_is_no_artifact(tmp_path: Path) -> None:
     out = tmp_path / "name" / "1"
     out.mkdir(parents=True)

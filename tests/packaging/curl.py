@@ -1,4 +1,4 @@
-"""The little of curl that the README uses, for a machine without it: a form or none, to standard output or a file."""
+"""The little of curl that the README uses, for a machine without it."""
 
 import argparse
 import sys

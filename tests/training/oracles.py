@@ -63,10 +63,15 @@ def covariances(x: Tensor, dimension: int) -> Tensor:
     return torch.stack([torch.cov(c, correction=0).reshape(dimension, -1) for c in components(x, dimension)])
 
 
+def with_eps(V: Tensor, eps: float) -> Tensor:
+    """eps on the diagonal, or 32 units in the last place of fp32 of a variance where that is more."""
+    return V + torch.diag_embed((V.diagonal(dim1=-2, dim2=-1) * 2**-18).clamp_min(eps))
+
+
 def whitened(x: Tensor, dimension: int, gamma: Tensor, beta: Tensor, eps: float) -> Tensor:
     """gamma L^-1 (x - mu) + beta by the definition: gamma (C, d, d), beta (d, C)."""
     values = components(x, dimension)
     centred = values - values.mean(2, keepdim=True)
-    V = centred @ centred.mT / values.shape[2] + eps * torch.eye(dimension, dtype=x.dtype)
+    V = with_eps(centred @ centred.mT / values.shape[2], eps)
     white = torch.linalg.inv(torch.linalg.cholesky(V)) @ centred
     return from_components(gamma @ white + beta.T[..., None], x)

@@ -1,11 +1,12 @@
 """Two gloo ranks against one process with the whole batch; torchrun against one command."""
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -125,15 +126,27 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 ONE_MACHINE = ("--standalone", "--nproc-per-node", "2")
 
 
-def torchrun(data: Path, run: Path, recipe: str, *options: str, **variables: str) -> str:
-    """Start processes, the second of which comes late to the run directory; what they say."""
-    command = [sys.executable, "-m", "torch.distributed.run", *(options or ONE_MACHINE)]
-    command += ["-m", "tests.training.tiny_command", "fit", recipe, "--compile", "off"]
+def start(
+    data: Path,
+    run: Path,
+    recipe: str,
+    options: Sequence[str] = ONE_MACHINE,
+    flags: Sequence[str] = ("--compile", "off"),
+    **variables: str,
+) -> "subprocess.CompletedProcess[str]":
+    """torchrun with processes of which the second comes late to the run directory."""
+    command = [sys.executable, "-m", "torch.distributed.run", *options]
+    command += ["-m", "tests.training.tiny_command", "fit", recipe, *flags]
     command += ["--data", str(data), "--out", str(run)]
     environment = os.environ | {"OMP_NUM_THREADS": "1"} | variables
-    done = subprocess.run(
+    return subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=300
     )
+
+
+def torchrun(data: Path, run: Path, recipe: str, *options: str, **variables: str) -> str:
+    """What they say when all went well."""
+    done = start(data, run, recipe, options or ONE_MACHINE, **variables)
     assert done.returncode == 0, done.stderr
     return done.stderr
 
@@ -217,3 +230,15 @@ def test_two_machines_restart_from_the_last_state(data: Path, two_processes: Pat
     with ThreadPoolExecutor(2) as pool:
         said = "".join(pool.map(machine, ["kill 1 2", "pause 1 2"]))
     assert_restarted(run, said, two_processes)
+
+
+@patient
+def test_a_directory_that_is_not_shared_is_refused(data: Path, two_processes: Path, tmp_path: Path) -> None:
+    """One rank would go on where the other begins: they would average the gradients of two networks."""
+    run = tmp_path / "run"
+    shutil.copytree(two_processes, run)
+    (run / runs.CHECKPOINT).unlink()
+    done = start(data, run, "tiny-cifar", flags=("--compile", "off", "--resume"), OWN_DISK="1")
+    assert done.returncode != 0
+    assert f"not every process sees the files of {run}" in done.stderr
+    assert not (run / runs.CHECKPOINT).exists()

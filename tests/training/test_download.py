@@ -65,6 +65,14 @@ def test_what_is_not_whole_is_replaced(tmp_path: Path, server: FileServer) -> No
     assert names(tmp_path / "made") == [SMALL_CIFAR.folder]
 
 
+def test_missing_names_are_fetched_too(tmp_path: Path, server: FileServer) -> None:
+    """`evaluate` needs them, and says that `download` brings them."""
+    missing = tmp_path / "made" / SMALL_CIFAR.folder / SMALL_CIFAR.names_file
+    missing.unlink()
+    obtain(source_of(server), tmp_path / "made")
+    assert missing.exists()
+
+
 def test_a_broken_download_goes_on_where_it_stopped(tmp_path: Path, server: FileServer) -> None:
     server.break_after = 30_000
     with pytest.raises(UserError, match="run the same command again, it goes on where it stopped"):

@@ -1,7 +1,9 @@
 """Runs that are stopped, killed or interrupted while saving, against the run that never was: bit for bit."""
 
 import dataclasses
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -232,6 +234,35 @@ def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) ->
         )
 
 
+def test_the_best_weights_can_be_measured(
+    data: Path, undisturbed: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    arguments = ["evaluate", str(run), "--data", str(data), "--split", "held-out", "--json"]
+    assert main([*arguments, "--weights", "best"]) == 0
+    scores = json.loads(capsys.readouterr().out)["scores"]
+    best = min(row["validation_score"] for row in runs.read_metrics(run))
+    assert scores["error"] == pytest.approx(best)
+
+
+def test_what_goes_on_with_other_code_says_so_and_remembers(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    for commit in ("first", "second", "second", "third"):
+        monkeypatch.setattr(runs, "current_commit", lambda commit=commit: commit)
+        train(data, run, resume=True)
+    config = runs.read_config(run)
+    assert config.commit == "first"
+    assert [origin.partition(",")[0] for origin in config.origins] == [
+        "commit first",
+        "commit second",
+        "commit third",
+    ]
+    assert capsys.readouterr().err.count("goes on with commit second") == 1
+
+
 @pytest.mark.parametrize("missing", ["C++ compiler", "Python.h (Debian: python3-dev)"])
 def test_without_a_compiler_or_its_headers_training_goes_on_and_says_so(
     missing: str,
@@ -242,7 +273,7 @@ def test_without_a_compiler_or_its_headers_training_goes_on_and_says_so(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     if "Python.h" in missing:
-        monkeypatch.setenv("CXX", "c++")
+        monkeypatch.setenv("CXX", sys.executable)  # any program that is there
         monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     else:
         monkeypatch.delenv("CXX", raising=False)

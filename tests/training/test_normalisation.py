@@ -16,6 +16,7 @@ from tests.training.oracles import (
     covariances,
     randn,
     whitened,
+    with_eps,
 )
 from training.algebra import ALGEBRAS, COMPLEX, OCTONION, QUATERNION, REAL, Algebra
 from training.normalisation import HypercomplexBatchNorm2d, packing, whitening_matrix
@@ -111,7 +112,7 @@ def test_scale_and_rotation_of_the_input_do_not_survive(d: int, scale: float, se
     x = correlated_batch(d, 2, shape=(8, 6, 6), seed=seed) * 10**scale
     y = with_identity_gamma(norm(algebra, 2))(x)
     V = covariances(x, d)
-    W = torch.linalg.inv(torch.linalg.cholesky(V + EPS * torch.eye(d).double()))
+    W = torch.linalg.inv(torch.linalg.cholesky(with_eps(V, EPS)))
     torch.testing.assert_close(covariances(y, d), W @ V @ W.mT, rtol=1e-6, atol=1e-6)
 
 
@@ -258,6 +259,14 @@ def test_duplicated_channels(algebra: Algebra, scale: float) -> None:
     power = (scale * signal).float().double().var((0, 3, 4), correction=0).flatten()
     assert_close(values[:, 0].var(1, correction=0).float(), power / (power + EPS))
     assert values[:, 1:].abs().max() < 1
+
+
+@pytest.mark.parametrize("variance", [1.0, 1e3, 1e6])
+def test_duplicated_channels_are_whitened_alike_in_every_precision(variance: float) -> None:
+    """What was trained in fp32 is folded and proven in float64: it must be the same map there."""
+    covariance = variance * torch.ones(1, 4, 4)
+    single, double = whitening_matrix(covariance, EPS), whitening_matrix(covariance.double(), EPS)
+    torch.testing.assert_close(single.double(), double, rtol=0.1, atol=1e-3 * float(double.abs().max()))
 
 
 @every_algebra

@@ -7,6 +7,7 @@ signal (and says so by making the file named by PAUSED); "pause-saving 1" waits 
 second state. An accident happens to the last process of a machine only, and only once: not after torchrun's
 restart, and not where PAUSED exists already.
 LATE = "1" makes that rank come after the others when torchrun has restarted them.
+OWN_DISK = "1" gives all ranks but the first a run directory of their own.
 """
 
 import dataclasses
@@ -27,7 +28,7 @@ from training import batches, cifar, recipes, run
 from training.__main__ import main
 from training.batches import Batch
 from training.network import NetworkConfig
-from training.recipes import Recipe
+from training.recipes import Augmentation, Recipe
 from training.schedule import OneCycle
 
 TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "test": 4})  # 45 images
@@ -44,6 +45,8 @@ def tiny_recipes() -> dict[str, Recipe]:
         batch_size=8,
         schedule=OneCycle(peak=0.01),  # gentle: rounding must not grow into another run
         weight_decay=1e-4,
+        kernel_rate=0.06,
+        augmentation=Augmentation(crops=((0.0, 24), (0.5, 32))),  # it grows within the second epoch
         ema_decay=0.9,
         holdout=5,
     )
@@ -110,6 +113,8 @@ if __name__ == "__main__":
     rank, restarted = _number("RANK", 0), _number("TORCHELASTIC_RESTART_COUNT", 0) > 0
     if rank > 0:
         _late(1.0)
+    if rank > 0 and "OWN_DISK" in os.environ:
+        sys.argv[sys.argv.index("--out") + 1] += "-own"
     if restarted and str(rank) == os.environ.get("LATE"):
         time.sleep(2.0)
     last = _number("LOCAL_RANK", 0) == _number("LOCAL_WORLD_SIZE", 1) - 1

@@ -29,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="CIFAR: test or held-out; KITTI: held-out or all; default: what was not trained on",
     )
     parser.add_argument(
+        "--weights",
+        choices=("final", "best"),
+        default="final",
+        help="best: those with the best held-out score, where the recipe holds out a split; default: final",
+    )
+    parser.add_argument(
         "--threshold", type=fraction, default=0.5, metavar="P", help="road where p >= P; default: 0.5"
     )
     device_argument(parser)
@@ -37,6 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     from training.evaluation import evaluate_run
+    from training.run import BEST, CHECKPOINT
 
     report = evaluate_run(
         options.run_directory,
@@ -45,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
         threshold=options.threshold,
         device=chosen_device(options.device),
         progress=sys.stderr.isatty(),
+        weights=BEST if options.weights == "best" else CHECKPOINT,
     )
     if options.json:
         print(json.dumps(report, indent=2))

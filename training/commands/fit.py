@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--compile",
         choices=("auto", "on", "off"),
         default="auto",
-        help="compile the training step; default: auto, where a C++ compiler and Python.h are found",
+        help="compile the training step; default: auto, where g++ (or $CXX) and Python.h are found",
     )
 
 
@@ -79,7 +79,7 @@ def _compiled(choice: str) -> bool:
 
 
 def _missing_for_compiling() -> str:
-    if not (os.environ.get("CXX") or shutil.which("g++") or shutil.which("clang++")):
+    if not shutil.which(os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")):
         return "C++ compiler"
     headers = Path(sysconfig.get_path("include"), "Python.h")  # Debian has them in a package of their own
     return "" if headers.exists() else "Python.h (Debian: python3-dev)"
