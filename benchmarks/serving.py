@@ -27,7 +27,7 @@ from benchmarks.speed.figures import Figures, machine  # noqa: E402
 from benchmarks.speed.overload import overload  # noqa: E402
 from benchmarks.speed.pictures import frame_files, prepared, small_files  # noqa: E402
 from benchmarks.speed.raw import images_per_second, median_ms, model_file, raw_session  # noqa: E402
-from benchmarks.speed.servers import Server, litserve, our_service  # noqa: E402
+from benchmarks.speed.servers import Server, litserve, litserve_version, our_service  # noqa: E402
 from benchmarks.speed.undisturbed import OTHERS_LIMIT, undisturbed  # noqa: E402
 from benchmarks.speed.wrk import FORM, as_form, wrk  # noqa: E402
 from service.artifact import Precision, read_description  # noqa: E402
@@ -139,13 +139,15 @@ def how(known: dict[str, Any], sections: dict[str, Figures]) -> str:
         for key, count in rounds.items()
         if count
     )
+    litserve = known.get("classify fp32", {}).get("litserve", "")
     return (
         f"`python benchmarks/serving.py` on {machine()}; the servers and the load generator (wrk, one thread)"
         f" share them. Contenders alternate, in rounds ({lengths}); ratios and differences are taken round by"
         f" round. {CONNECTIONS} connections for /classify, {SEGMENT_CONNECTIONS} for /segment with frames of"
         " 1242 x 375. onnxruntime alone runs prepared input with the session options of the service (batches"
-        f" of {BATCH}; single frames). What was measured while other programs took more than {OTHERS_LIMIT}"
-        " of a core was measured again. Every value is in `serving.json`."
+        f" of {BATCH}; single frames). LitServe {litserve} has those"
+        " options too, one worker, and waits up to 5 ms for a batch. What was measured while other programs"
+        f" took more than {OTHERS_LIMIT} of a core was measured again. Every value is in `serving.json`."
     )
 
 
@@ -180,6 +182,8 @@ def main(arguments: list[str]) -> int:
             sittings += known[name]["sittings"]
         seconds = options.overload_seconds if name == report.OVERLOAD else options.seconds
         known[name] = {"seconds": seconds, "sittings": sittings, "values": values}
+        if "LitServe, form" in values:
+            known[name]["litserve"] = litserve_version(options.litserve_python)
         record.write_text(json.dumps(known, indent=1) + "\n")
     sections = {name: Figures(known[name]["values"]) for name in SECTIONS if name in known}
     text = report.document(sections, how(known, sections))

@@ -172,9 +172,10 @@ HEAD = """# The training step of every algebra, at equal width
 {machine}.
 
 Depth {depth}, width {width}, batches of {batch} images of 32 x 32, seed {seed}; {rounds} steps of each after
-{warm_up} of warm-up, in turns. A step is zeroing, forward, backward, clipping and Nesterov's update, as in the
-paper's recipes; the orthogonal steps of our own are not in it. Medians, quartiles in brackets; a ratio is that of two steps of one round. Memory is the peak of a whole process, with
-libraries and compiler. The paper says of quaternion training: "roughly 50 % longer".
+{warm_up} of warm-up, in turns. A step is zeroing, forward, backward, clipping and Nesterov's
+update, as in the paper's recipes; the orthogonal steps of our own are not in it. Medians, quartiles in
+brackets; a ratio is that of two steps of one round. Memory is the peak of a whole process, with libraries and
+compiler. The paper says of quaternion training: "roughly 50 % longer".
 
 | algebra | mode | trainable parameters | ms a step | images/s | ratio to real | peak memory, MiB |
 |---|---|---:|---:|---:|---:|---:|

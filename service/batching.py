@@ -230,8 +230,10 @@ class Batcher:
 
     def _watch(self, run: int, steps: int) -> None:
         """In steps: a paused process finds its timer due, and must give the run its time all the same."""
-        if not self._running or self._runs != run:
-            return
+        with self._changed:
+            if not self._running or self._runs != run:
+                return
+            self._terminate()  # again: told between being taken and beginning, it did not hear
         if steps:
             step_s = self._limits.stuck_after_s / STUCK_STEPS
             asyncio.get_running_loop().call_later(step_s, self._watch, run, steps - 1)

@@ -46,8 +46,7 @@ class BoundedProtocol(HttpToolsProtocol):
     lingering: ClassVar[set["BoundedProtocol"]]
     unread: ClassVar[dict["BoundedProtocol", asyncio.TimerHandle]]  # the longest unread first
     _timer: asyncio.TimerHandle | None = None
-    _in_head = False
-    _head_bytes = 0
+    _gathered_bytes = 0  # of a head or a trailer: since the parser last handed something over
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -60,6 +59,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._unlimit()
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the client ended with a reset
         self.lingering.discard(self)
         self.taken()
         super().connection_lost(exc)
@@ -68,25 +68,31 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self in self.lingering or self.transport.is_closing():
             return
+        self._gathered_bytes += len(data)
         super().data_received(data)
-        if self._in_head:  # a head that is not through yet: the parser gathers it without a bound
-            self._head_bytes += len(data)
-            if self._head_bytes > MAX_HEAD_BYTES:
-                self._refuse(HEADERS_TOO_LARGE, f"at most {MAX_HEAD_BYTES:,} bytes are taken")
+        if self.transport.is_closing():
+            return
+        if self._gathered_bytes > MAX_HEAD_BYTES:  # the parser itself knows no bound
+            self._refuse_head()
+        elif self._timer is None and self.cycle.response_complete:
+            self._limit(self.bounds.header_timeout_s)  # line breaks before a head: uvicorn let its timer go
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {DEPARTURE: self.departure}  # type: ignore[dict-item]
-        self._in_head, self._head_bytes = True, 0
         self._limit(self.bounds.header_timeout_s)
 
     def on_headers_complete(self) -> None:
         self._unlimit()
-        self._in_head = False
-        if self not in self.lingering:
-            super().on_headers_complete()
+        self._gathered_bytes = 0
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._gathered_bytes = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
+        self._gathered_bytes = 0
         super().on_message_complete()
         if not self.pipeline:
             self.flow.resume_reading()  # uvicorn stops at 64 kB and would not see the client leave
@@ -128,6 +134,12 @@ class BoundedProtocol(HttpToolsProtocol):
         """Nothing waits for the client any more."""
         if timer := self.unread.pop(self, None):
             timer.cancel()
+
+    def _refuse_head(self) -> None:
+        if getattr(self.cycle, "response_complete", True):  # before the first request there is no cycle
+            self._refuse(HEADERS_TOO_LARGE, f"at most {MAX_HEAD_BYTES:,} bytes are taken")
+        else:  # a trailer, or the next head: our word would fall into the answer under way
+            self.transport.abort()
 
     def _refuse(self, kind: Kind, detail: str) -> None:
         """Say why, then read on for a moment without listening; as many may linger as may be connected."""

@@ -125,9 +125,11 @@ def _orientation(image: Image.Image) -> int:
 
 def _grey_of_16_bits(image: Image.Image) -> Image.Image:
     """The high byte, which is what Pillow itself keeps of 16-bit colour; the transparent value is white."""
-    wide = np.asarray(image).astype(np.int64)
-    grey = (wide >> 8).clip(0, 255).astype(np.uint8)
-    grey[wide == image.info.get("transparency", -1)] = 255
+    wide = np.asarray(image)  # uint16 or int32: a wider copy of a large image would be a gigabyte
+    high = wide >> 8
+    grey = high.clip(0, 255, out=high).astype(np.uint8)
+    if (clear := image.info.get("transparency")) is not None:
+        grey[wide == clear] = 255
     return Image.fromarray(grey)
 
 

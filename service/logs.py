@@ -39,8 +39,16 @@ class TextFormatter(logging.Formatter):
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
 
     def format(self, record: logging.LogRecord) -> str:
-        facts = " ".join(f"{key}={value}" for key, value in _extras(record).items() if value is not None)
+        facts = " ".join(
+            f"{key}={_on_one_line(value)}" for key, value in _extras(record).items() if value is not None
+        )
         return f"{super().format(record)} {facts}".rstrip()
+
+
+def _on_one_line(value: object) -> str:
+    """A path may hold a line break, and would make up a line of its own."""
+    text = str(value)
+    return text if text.isprintable() else repr(text)
 
 
 def configure(level: str, style: Literal["json", "text"]) -> None:

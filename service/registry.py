@@ -191,6 +191,8 @@ class Registry:
         current = self._serving.get(name)
         old = current.model if current else None
         new = await asyncio.to_thread(self._best_of, name, versions, old)
+        if name in self.unloaded:  # meanwhile
+            return
         if new is not None and new is not old:
             self._replace(name, self._serve(new))
 

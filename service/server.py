@@ -19,6 +19,7 @@ from service.settings import Settings
 
 EXIT_STUCK = 70
 STUCK_NOTICE_S = 2.0  # for /readyz to be seen and the other answers to leave
+ANSWERS_STEP_S = 0.05
 SWITCH_INTERVAL_S = 0.001  # the session thread needs the interpreter briefly and at once, between runs
 log = logging.getLogger("service.server")
 
@@ -66,7 +67,14 @@ class Server(uvicorn.Server):
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 await asyncio.sleep(self._settings.drain_notice_s)
                 await self._lifecycle.finished()
+                await self._answers_taken()
         self.should_exit = True
+
+    async def _answers_taken(self) -> None:
+        """Wait until every answer has left the process: a slow client may still be reading its own."""
+        state = self.server_state
+        while state.tasks or any(c.transport.get_write_buffer_size() for c in state.connections):  # noqa: ASYNC110
+            await asyncio.sleep(ANSWERS_STEP_S)  # a transport tells nobody that it is empty
 
 
 def exit_stuck() -> None:

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -77,14 +77,15 @@ def _providers(placement: Placement) -> list[str | tuple[str, dict[str, str]]]:
 
 
 def _create(model: bytes, placement: Placement) -> ort.InferenceSession:
-    wanted = CUDA if placement.device is Device.CUDA else CPU
-    if wanted == CUDA:
-        if missing := missing_for_cuda():
-            raise DeviceUnavailableError(f"device cuda: {missing}")
-        ort.preload_dlls(directory="")
+    session = _on_cuda(model, placement) if placement.device is Device.CUDA else _load(model, placement)
+    session.disable_fallback()  # a failing run must fail, not move to another provider
+    return session
+
+
+def _load(model: bytes, placement: Placement) -> ort.InferenceSession:
     try:
         with ThreadPoolExecutor(1, initializer=step_back) as aside:  # the session's threads step back with it
-            session = aside.submit(
+            return aside.submit(
                 ort.InferenceSession,
                 model,
                 session_options(placement),
@@ -92,16 +93,25 @@ def _create(model: bytes, placement: Placement) -> ort.InferenceSession:
                 enable_fallback=0,
             ).result()
     except Exception as error:
-        if wanted == CUDA:
-            raise DeviceUnavailableError(f"device cuda: {_first_line(error)}") from error
-        raise ArtifactError(f"onnxruntime cannot load the graph: {_first_line(error)}") from error
-    if session.get_providers()[0] != wanted:  # seen: CUDA asked for, CPU given, no error
+        raise ArtifactError(f"onnxruntime cannot load the graph: {first_line(error)}") from error
+
+
+def _on_cuda(model: bytes, placement: Placement) -> ort.InferenceSession:
+    if missing := missing_for_cuda():
+        raise DeviceUnavailableError(f"device cuda: {missing}")
+    ort.preload_dlls(directory="")
+    try:
+        session = _load(model, placement)
+    except ArtifactError as error:
+        _load(model, replace(placement, device=Device.CPU))  # fails here too: then it is the graph
+        raise DeviceUnavailableError(f"device cuda: {error}") from error
+    if session.get_providers()[0] != CUDA:  # seen: CUDA asked for, CPU given, no error
         raise DeviceUnavailableError(f"device cuda: onnxruntime fell back to {session.get_providers()[0]}")
-    session.disable_fallback()  # a failing run must fail, not move to another provider
     return session
 
 
-def _first_line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
+    """What onnxruntime means: the rest is where in its source."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
 
 

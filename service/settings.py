@@ -67,7 +67,9 @@ class Settings(BaseModel):
     precision: PrecisionChoice = Field(
         PrecisionChoice.AUTO, description="auto (int8 on a CPU, fp32 on a GPU), fp32, fp16 or int8"
     )
-    threads: int = Field(0, ge=0, le=1024, description="threads of a run; 0 takes the container's CPU quota")
+    threads: int = Field(
+        0, ge=0, le=1024, description="threads to compute with; 0 takes the container's CPU quota"
+    )
     default_classifier: str = Field("", description="model of /classify when several could serve it")
     default_segmenter: str = Field("", description="model of /segment when several could serve it")
     max_batch: int = Field(32, ge=1, le=1024, description="most images in one run")
@@ -116,6 +118,11 @@ class Settings(BaseModel):
             )
         if self.max_body_bytes > self.upload_memory_bytes:
             raise ValueError("max_body_bytes cannot exceed upload_memory_bytes: such a body would never fit")
+        if self.drain_notice_s >= self.drain_timeout_s:
+            raise ValueError(
+                f"drain_notice_s ({self.drain_notice_s:g}) must be less than drain_timeout_s "
+                f"({self.drain_timeout_s:g}), which holds for all of the drain"
+            )
         return self
 
     def default_model(self, task: Task) -> str:

@@ -1,6 +1,8 @@
 """Tensors of the Open Inference Protocol v2: JSON, or JSON followed by raw bytes. Pure functions."""
 
+import re
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from service.problems import BadParameterError, MalformedUploadError
 from service.session import OUTPUT_DTYPES, row_shape
 
 HEADER_LENGTH = "inference-header-content-length"
+LENGTH = re.compile("[0-9]{1,10}")
+NOT_BYTES = "data must be whole numbers from 0 to 255"
 DATATYPES = {np.dtype(np.uint8): "UINT8", np.dtype(np.float32): "FP32"}
 
 
@@ -48,7 +52,9 @@ def metadata(description: Description) -> dict[str, Any]:
 
 def _document(body: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
     """The JSON part and the raw part of a request."""
-    if header_length is not None and not (header_length.isdigit() and int(header_length) <= len(body)):
+    if header_length is not None and not (
+        LENGTH.fullmatch(header_length) and int(header_length) <= len(body)
+    ):
         raise MalformedUploadError(f"{HEADER_LENGTH} is not a length within the body")
     length = len(body) if header_length is None else int(header_length)
     try:
@@ -60,17 +66,30 @@ def _document(body: bytes, header_length: str | None) -> tuple[dict[str, Any], b
     return document, body[length:]
 
 
-def _values(tensor: dict[str, Any], raw: bytes) -> NDArray[np.uint8]:
+def _values(tensor: dict[str, Any], raw: bytes, wanted: int) -> NDArray[np.uint8]:
     """The numbers of a tensor, from the raw bytes behind the document or from its `data`."""
     if "binary_data_size" in _parameters(tensor):
         return np.frombuffer(raw, np.uint8)
+    numbers = _flat(tensor.get("data"), wanted)
+    if set(map(type, numbers)) != {int}:
+        raise BadParameterError(NOT_BYTES)
     try:
-        values = np.asarray(tensor.get("data"))
+        return np.frombuffer(bytes(numbers), np.uint8)
     except ValueError:
-        raise BadParameterError("data is ragged") from None
-    if values.dtype.kind not in "iu" or values.size == 0 or values.min() < 0 or values.max() > 255:
-        raise BadParameterError("data must be whole numbers from 0 to 255")
-    return values.astype(np.uint8).ravel()
+        raise BadParameterError(NOT_BYTES) from None
+
+
+def _flat(data: object, wanted: int) -> list[Any]:
+    """Lists within lists as one. numpy takes whatever is in them, and makes gigabytes of one long word."""
+    if not isinstance(data, list):
+        raise BadParameterError(NOT_BYTES)
+    while data and set(map(type, data)) == {list}:
+        if len(set(map(len, data))) > 1:
+            raise BadParameterError("data is ragged")
+        data = list(islice(chain.from_iterable(data), wanted + 1))
+    if len(data) > wanted:
+        raise BadParameterError(f"data holds more than the {wanted} numbers of the shape")
+    return data
 
 
 def _parameters(part: dict[str, Any]) -> dict[str, Any]:
@@ -99,8 +118,9 @@ def read_request(
         raise BadParameterError(
             f"the shape is [1 to {max_images}, {', '.join(map(str, size))}], not {shape!s:.80}"
         )
-    values = _values(tensor, raw)
-    if values.size != count * description.height * description.width * 3:
+    wanted = count * description.height * description.width * 3
+    values = _values(tensor, raw, wanted)
+    if values.size != wanted:
         raise BadParameterError(f"{values.size} numbers do not fill the shape {shape}")
     binary = bool(_parameters(document).get("binary_data_output"))
     if "outputs" in document:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from service.artifact import ArtifactError, Description, Precision, read_verified
 
+TRIES = 3  # of a batch size: one run that stalled with the machine is not its pace
 Run = Callable[[NDArray[np.uint8]], NDArray[Any]]
 
 
@@ -58,9 +59,13 @@ def warm_up(
     for size in sizes:
         batch = np.repeat(image[None], size, axis=0)
         run(batch)  # the first run of a shape allocates, and on a GPU searches: not its pace
-        begun = clock()
-        run(batch)
-        if warmed and clock() - begun > max_batch_s:
+        if warmed and not any(_seconds(run, batch, clock) <= max_batch_s for _ in range(TRIES)):
             break
         warmed.append(size)
     return tuple(warmed)
+
+
+def _seconds(run: Run, batch: NDArray[Any], clock: Callable[[], float]) -> float:
+    begun = clock()
+    run(batch)
+    return clock() - begun

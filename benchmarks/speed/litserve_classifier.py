@@ -1,6 +1,8 @@
 """LitServe as its documentation would have it: decoding in the API, batches of up to BATCH.
 
-    python litserve_classifier.py MODEL PORT THREADS BATCH
+    python litserve_classifier.py MODEL PORT THREADS BATCH SPIN_US
+
+Its session has the options of ours, threads and spinning, so that the servers are compared and not a setting.
 
 A program of its own that imports nothing of ours: LitServe may live in another environment.
 """
@@ -14,13 +16,14 @@ import onnxruntime
 from numpy.typing import NDArray
 from PIL import Image
 
-MODEL, (PORT, THREADS, BATCH) = sys.argv[1], map(int, sys.argv[2:])
+MODEL, (PORT, THREADS, BATCH, SPIN_US) = sys.argv[1], map(int, sys.argv[2:])
 
 
 class Classifier(litserve.LitAPI):  # type: ignore[misc]  # LitServe has no type hints here
     def setup(self, device: str) -> None:  # noqa: ARG002  # LitServe's signature
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = THREADS
+        options.add_session_config_entry("session.intra_op.spin_duration_us", str(SPIN_US))
         self.session = onnxruntime.InferenceSession(MODEL, options, providers=["CPUExecutionProvider"])
 
     # LitServe takes annotations here for the type of the body: without one it hands over the form.

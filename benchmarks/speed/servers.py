@@ -15,6 +15,7 @@ from typing import Self
 
 from service.artifact import Precision
 from service.cpus import usable_cpus
+from service.session import SPIN_US
 
 REPOSITORY = Path(__file__).parents[2]
 START_LIMIT_S = 60.0
@@ -99,5 +100,10 @@ def our_service(artifact: Path, precision: Precision) -> Iterator[Server]:
 
 def litserve(python: str, model: Path, batch: int) -> Server:
     port, program = _free_port(), Path(__file__).with_name("litserve_classifier.py")
-    command = [python, str(program), str(model), str(port), str(usable_cpus()), str(batch)]
-    return Server(command, port, "/health")
+    numbers = (port, usable_cpus(), batch, SPIN_US)
+    return Server([python, str(program), str(model), *map(str, numbers)], port, "/health")
+
+
+def litserve_version(python: str) -> str:
+    program = "import litserve; print(litserve.__version__)"
+    return subprocess.run([python, "-c", program], capture_output=True, text=True, check=True).stdout.strip()

@@ -130,7 +130,7 @@ def segment(options: argparse.Namespace, settings: Settings) -> int:
     gathered = gather(named(options.paths, sys.stdin.buffer), leave_out=options.out)
     files, faults = without_clashes(gathered, options.out, query.output)
     path_of = {file: picture_path(file, options.out, query.output) for file in files}
-    waiting = [file for file in files if not path_of[file].exists()]
+    waiting = [file for file in files if not os.path.exists(path_of[file])]  # noqa: PTH110  # Path may raise
     model, threads = load(find_model(Task.SEGMENTATION, options.model, settings), settings)
     options.out.mkdir(parents=True, exist_ok=True)
 

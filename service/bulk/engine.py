@@ -5,10 +5,10 @@ import os
 import stat
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import CancelledError, Executor, Future
 from contextlib import nullcontext
 from dataclasses import dataclass
-from threading import Lock
+from threading import Event, Lock
 from typing import Any, TypeVar
 
 import numpy as np
@@ -19,7 +19,7 @@ from service.bulk.files import Found
 from service.decoding import Prepared, prepare
 from service.images import ImageError, Target
 from service.models import Model
-from service.session import CUDA
+from service.session import CUDA, first_line
 
 MAX_BYTES_PER_PIXEL = 8  # 16-bit colour with alpha, not compressed: no file need be larger
 HEAD_BYTES = 1 << 20
@@ -73,6 +73,8 @@ def load(file: Found, target: Target, max_pixels: int) -> Loaded | Fault:
         return Fault(file, str(error))
     except OSError as error:
         return Fault(file, error.strerror or type(error).__name__)
+    except ValueError as error:  # a name with a zero byte in it
+        return Fault(file, str(error))
 
 
 def in_order(pool: Executor, work: Callable[[T], R], items: Iterable[T], ahead: int) -> Iterator[R]:
@@ -103,26 +105,46 @@ def outcomes(
     On a CPU each of them runs the network on its own batch: threads that share a run wait for the one that
     decoding holds up. A GPU makes one run at a time, while the other threads decode.
     """
-    turn = Lock() if model.provider == CUDA else nullcontext()
+    turn, over = Lock() if model.provider == CUDA else nullcontext(), Event()
 
     def work(batch: Sequence[Found]) -> list[R | Fault]:
-        loaded = [load(file, model.target, max_pixels) for file in batch]
+        loaded = [load(file, model.target, max_pixels) for file in _unless(over, batch)]
         with turn:
             answered = _run(model, loaded)
-        return [item if isinstance(item, Fault) else finish(item) for item in answered]
+        return [item if isinstance(item, Fault) else finish(item) for item in _unless(over, answered)]
 
     size = max(1, min(model.max_batch, math.ceil(len(files) / threads)))
     batches = (files[start : start + size] for start in range(0, len(files), size))
-    return in_order(pool, work, batches, 2 * threads)
+    try:
+        yield from in_order(pool, work, batches, 2 * threads)
+    finally:
+        over.set()
+
+
+def _unless(over: Event, items: Iterable[T]) -> Iterator[T]:
+    """One by one, while somebody wants them: a batch of large photos takes seconds."""
+    for item in items:
+        if over.is_set():
+            raise CancelledError
+        yield item
 
 
 def _run(model: Model, batch: list[Loaded | Fault]) -> list[Answer | Fault]:
-    pixels = [item.prepared.pixels for item in batch if isinstance(item, Loaded)]
-    if not pixels:
-        return [item for item in batch if isinstance(item, Fault)]
+    answers = iter(_answers(model, [item for item in batch if isinstance(item, Loaded)]))
+    return [item if isinstance(item, Fault) else next(answers) for item in batch]
+
+
+def _answers(model: Model, batch: list[Loaded]) -> list[Answer | Fault]:
+    """From one run; where it fails, from one for each image: one of them must not spoil the others."""
+    if not batch:
+        return []
+    pixels = [item.prepared.pixels for item in batch]
     padding = pad_to(model.buckets, len(pixels)) - len(pixels)
-    rows = iter(model.session.run(np.array(pixels + pixels[-1:] * padding)))
-    return [
-        item if isinstance(item, Fault) else Answer(item.file, item.prepared.size, next(rows))
-        for item in batch
-    ]
+    try:
+        rows = model.session.run(np.array(pixels + pixels[-1:] * padding))
+    except Exception as error:  # noqa: BLE001  # onnxruntime raises what it likes
+        if len(batch) == 1:
+            return [Fault(batch[0].file, f"the network failed: {first_line(error)}")]
+        return [answer for item in batch for answer in _answers(model, [item])]
+    pairs = zip(batch, rows, strict=False)  # the rows of the padding are dropped
+    return [Answer(item.file, item.prepared.size, row) for item, row in pairs]

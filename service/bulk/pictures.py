@@ -1,5 +1,6 @@
 """Results of segmentation: a PNG for each file below a folder, there whole or not at all."""
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterable
@@ -15,7 +16,7 @@ from service.queries import SegmentQuery
 def picture_path(file: Found, folder: Path, output: images.Output) -> Path:
     """FOLDER/below/street.jpg -> OUT/below/street-mask.png"""
     relative = Path(file.relative)
-    return folder / relative.with_name(f"{relative.stem}-{output}.png")
+    return folder / relative.parent / f"{relative.stem}-{output}.png"
 
 
 def without_clashes(
@@ -54,5 +55,10 @@ def draw(answer: Answer, path: Path, query: SegmentQuery, max_pixels: int) -> Fa
         except (images.ImageError, OSError) as error:
             return Fault(answer.file, str(error))
     picture, _ = render(answer.row, answer.size, query, photo)
-    write_whole(path, picture)
+    try:
+        write_whole(path, picture)
+    except OSError as error:
+        if error.errno != errno.ENAMETOOLONG:  # a full disk is no fault of this file
+            raise
+        return Fault(answer.file, f"the name of its result is too long ({path.name})")
     return None

@@ -25,11 +25,16 @@ class Table(ABC):
         self._stream: BinaryIO = path.open("ab", buffering=0)
         self._stream.truncate(len(kept))  # a row that an interruption cut off
         if not kept:
-            self._stream.write(self._head())
+            self._write(self._head())
 
     def add(self, rows: Iterable[tuple[str, Predictions]]) -> None:
-        """In one write: an interruption leaves all of it, or a row that is cut off and dropped later."""
-        self._stream.write("".join(self._row(file, found) for file, found in rows).encode(**ENCODING))
+        """At once: an interruption leaves all of it, or a row that is cut off and dropped later."""
+        self._write("".join(self._row(file, found) for file, found in rows).encode(**ENCODING))
+
+    def _write(self, content: bytes) -> None:
+        rest = memoryview(content)
+        while rest:  # a write without a buffer may take a part
+            rest = rest[self._stream.write(rest) :]
 
     def close(self) -> None:
         self._stream.close()
@@ -65,12 +70,20 @@ class CsvTable(Table):
         return content[:end]
 
     def _read(self, text: str) -> set[str]:
-        rows = csv.reader(io.StringIO(text, newline=""))
-        head = next(rows, self._columns())
+        head, *rows = self._lines(text) or [self._columns()]
         self._check(head == self._columns(), f"other columns ({', '.join(head)[:120]})")
+        self._check({len(row) for row in rows} <= {len(head)}, "lines that are not ours")
         found: dict[str, str] = {row[0]: row[1] for row in rows}
         self._check(set(found.values()) <= {self.model}, "results of another model")
         return set(found)
+
+    def _lines(self, text: str) -> list[list[str]]:
+        try:
+            return list(csv.reader(io.StringIO(text, newline="")))
+        except csv.Error as error:
+            raise SettingsError(
+                f"out is {str(self.path)!r}: it is no CSV ({error}); name another file"
+            ) from None
 
     def _head(self) -> bytes:
         return self._line(self._columns()).encode()
@@ -81,8 +94,8 @@ class CsvTable(Table):
 
     def _line(self, values: Sequence[object]) -> str:
         stream = io.StringIO(newline="")
-        csv.writer(stream, lineterminator="\n").writerow(values)
-        return stream.getvalue()
+        csv.writer(stream, lineterminator="\r\n").writerow(values)  # what ends a line is quoted in a name
+        return stream.getvalue().removesuffix("\r\n") + "\n"
 
 
 class JsonLinesTable(Table):

@@ -110,8 +110,8 @@ def test_a_block_does_what_it_shows(
 def test_the_curl_of_a_machine_without_one(address: str, stand_ins: Path, tmp_path: Path) -> None:
     """What it prints is what curl would: the answer."""
     cat = ROOT / "service" / "samples" / "cat.png"
-    command = [stand_ins / "curl", "-sF", f"file=@{cat}", f"{address}/classify?top_k=1", "-o", tmp_path / "a"]
-    subprocess.run(command, check=True)
+    command = ["-sF", f"file=@{cat}", f"{address}/classify?top_k=1", "-o", str(tmp_path / "a")]
+    subprocess.run([str(stand_ins / "curl"), *command], check=True)
     assert json.loads((tmp_path / "a").read_text())["results"][0]["predictions"][0]["label"] == "cat"
 
 

@@ -89,7 +89,8 @@ def test_an_overloaded_service(open_page: Open, start: Callable[..., RunningServ
 
 
 def test_the_last_image_wins(open_page: Open, start: Callable[..., RunningService], held: Path) -> None:
-    page = open_page(running=start(program=PROGRAM, max_batch=1, deadline_s=30, queue_timeout_s=20))
+    patient = {"deadline_s": 60, "queue_timeout_s": 60, "stuck_after_s": 60}  # the first run does not stop
+    page = open_page(running=start(program=PROGRAM, max_batch=1, **patient))
     choose(page, HELD_IMAGE)
     expect(page.get_by_role("status")).to_contain_text("Looking at")
     with page.expect_event(

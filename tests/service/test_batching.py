@@ -1,6 +1,7 @@
 """The batcher with plain functions in place of a model: nothing here knows HTTP or onnxruntime."""
 
 import asyncio
+import dataclasses
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -22,6 +23,7 @@ from service.batching import (
 
 Image = NDArray[np.uint8]
 LIMITS = Limits(max_batch=4, queue_images=8, queue_timeout_s=5.0, stuck_after_s=0.1)
+PATIENT = dataclasses.replace(LIMITS, stuck_after_s=2.0)  # with runs that do stop, on a slow machine too
 
 
 def image(value: int) -> Image:
@@ -54,10 +56,10 @@ class Gate:
     def __call__(self, images: Image) -> NDArray[Any]:
         self.batches.append(len(images))
         self.values += images[:, 0, 0, 0].tolist()
+        self.terminated.clear()  # like onnxruntime's: for this run alone
         self.entered.release()
         while not self._pass.wait(0.005):
             if self.terminated.is_set():
-                self.terminated.clear()
                 raise RuntimeError("terminated")
         return total(images)
 
@@ -257,7 +259,7 @@ def test_comers_and_goers_do_not_pile_up_behind_a_long_run() -> None:
 def test_a_run_nobody_waits_for_is_terminated_and_the_next_goes_on() -> None:
     async def test() -> None:
         gate = Gate()
-        batcher = Batcher(gate, LIMITS, terminate=gate.terminated.set)
+        batcher = Batcher(gate, PATIENT, terminate=gate.terminated.set)
         work = started(submit(batcher, 1), submit(batcher, 2))
         await entered(gate)
         running = gate.batches[0]  # one or both, by the scheduling
@@ -278,17 +280,19 @@ def test_a_run_nobody_waits_for_is_terminated_and_the_next_goes_on() -> None:
 def test_a_run_somebody_waits_for_goes_on() -> None:
     async def test() -> None:
         gate = Gate()
-        batcher = Batcher(gate, LIMITS, terminate=gate.terminated.set)
-        with batcher.admit(2):
-            pair = started(batcher.infer([image(1)]), batcher.infer([image(2)]))
-            await entered(gate)
-            await asyncio.sleep(0.02)
-            if gate.batches == [2]:
-                pair[0].cancel()
-                await asyncio.gather(pair[0], return_exceptions=True)
-                assert not gate.terminated.is_set()
-            gate.open()
-            assert int((await pair[1]).rows[0][0]) == 24
+        batcher = Batcher(gate, PATIENT, terminate=gate.terminated.set)
+        first = started(submit(batcher, 9))
+        await entered(gate)
+        pair = started(submit(batcher, 1), submit(batcher, 2))
+        await asyncio.sleep(0.02)
+        first[0].cancel()
+        await entered(gate)
+        assert gate.batches == [1, 2]  # both in one run
+        pair[0].cancel()
+        await asyncio.gather(pair[0], return_exceptions=True)
+        assert not gate.terminated.is_set()
+        gate.open()
+        assert int((await pair[1]).rows[0][0]) == 24
         await batcher.close()
 
     run(test)
@@ -317,14 +321,47 @@ def test_a_run_that_does_not_come_back_is_reported() -> None:
 def test_a_run_that_stops_when_told_is_not_reported() -> None:
     async def test() -> None:
         gate, reports = Gate(), list[int]()
-        batcher = Batcher(gate, LIMITS, terminate=gate.terminated.set, on_stuck=lambda: reports.append(1))
+        batcher = Batcher(gate, PATIENT, terminate=gate.terminated.set, on_stuck=lambda: reports.append(1))
         work = started(submit(batcher, 1))
         await entered(gate)
         work[0].cancel()
-        await asyncio.sleep(3 * LIMITS.stuck_after_s)
+        following = started(submit(batcher, 2))
+        await entered(gate)  # the first came back
+        await asyncio.sleep(1.25 * PATIENT.stuck_after_s)
         assert reports == []
         gate.open()
-        assert int((await submit(batcher, 2)).rows[0][0]) == 24
+        assert int((await following[0]).rows[0][0]) == 24
+        await batcher.close()
+
+    run(test)
+
+
+def test_a_run_told_to_stop_before_it_listens_is_told_again() -> None:
+    """Between being taken and beginning: onnxruntime's flag is made with each run."""
+
+    async def test() -> None:
+        gate, told, reports = Gate(), threading.Event(), list[int]()
+
+        def model(images: Image) -> NDArray[Any]:
+            taken.release()
+            told.wait(10)
+            return gate(images)
+
+        def terminate() -> None:
+            gate.terminated.set()
+            told.set()
+
+        taken = threading.Semaphore(0)
+        batcher = Batcher(model, PATIENT, terminate=terminate, on_stuck=lambda: reports.append(1))
+        work = started(submit(batcher, 1))
+        assert await asyncio.to_thread(taken.acquire, True, 5)
+        work[0].cancel()
+        await entered(gate)
+        following = started(submit(batcher, 2))
+        await entered(gate)  # the first has heard
+        gate.open()
+        assert int((await following[0]).rows[0][0]) == 24
+        assert reports == []
         await batcher.close()
 
     run(test)

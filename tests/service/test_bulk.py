@@ -1,6 +1,7 @@
 """`python -m service classify` and `segment` as a person runs them: files in, files out, an exit code."""
 
 import csv
+import io
 import json
 import os
 import re
@@ -9,11 +10,13 @@ import subprocess
 import sys
 import termios
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from PIL import Image
 
+from service.bulk.tables import CsvTable
 from service.settings import variable_of
 from tests.service.artifacts import LABELS, expected_probabilities, write_both, write_classifier
 from tests.service.harness import REPOSITORY, encoded, noise, plain, wait_until
@@ -128,7 +131,13 @@ def test_a_second_run_does_what_is_left(models_dir: Path, photos: Path, suffix: 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
 def test_names_of_any_kind_come_back_as_they_are(models_dir: Path, tmp_path: Path, suffix: str) -> None:
-    names = [b'comma, "quote".png', b"line\nbreak.png", b"latin-\xe9.png", "grün.png".encode()]
+    names = [
+        b'comma, "quote".png',
+        b"line\nbreak.png",
+        b"carriage\rreturn.png",
+        b"latin-\xe9.png",
+        "grün.png".encode(),
+    ]
     for name in names:
         Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name)).write_bytes(plain((1, 2, 3)))
     out = tmp_path / f"results.{suffix}"
@@ -139,7 +148,7 @@ def test_names_of_any_kind_come_back_as_they_are(models_dir: Path, tmp_path: Pat
         found = [json.loads(line)["file"] for line in out.read_text().splitlines()]
     assert {os.fsencode(Path(name).name) for name in found} == set(names)
     again = run("classify", tmp_path, "--out", out, models=models_dir)
-    assert again.stderr == "0 done, 4 done before\n"
+    assert again.stderr == "0 done, 5 done before\n"
 
 
 def test_a_row_cut_off_inside_a_quoted_name_is_dropped(models_dir: Path, tmp_path: Path) -> None:
@@ -160,6 +169,54 @@ def test_a_list_on_standard_input(models_dir: Path, photos: Path) -> None:
     assert done.returncode == 0
     names = ["03.png", *(f"deep/{i}.JPG" for i in range(6))]
     assert [row["file"] for row in rows_of(out)] == [str(photos / name) for name in names]
+
+
+def test_names_that_cannot_be_are_bad_files(models_dir: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(plain((1, 2, 3)))
+    long, out = "n" * 300 + ".png", tmp_path / "r.csv"
+    listed = b"zero\0byte.png\n" + long.encode() + b"\n"
+    done = run("classify", "-", "", tmp_path / "a.png", "--out", out, models=models_dir, stdin=listed)
+    assert done.returncode == 1
+    assert f"{long}: File name too long" in done.stderr
+    assert "byte.png: embedded null byte" in done.stderr
+    assert done.stderr.splitlines()[-1].endswith("3 bad")
+    assert len(rows_of(out)) == 1
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ("\n", "lines that are not ours"),
+        ("a.png\n", "lines that are not ours"),
+        ("x" * 200_000 + "\n", "no CSV"),
+    ],
+)
+def test_a_table_with_lines_of_others_is_left_alone(
+    models_dir: Path, tmp_path: Path, damage: str, told: str
+) -> None:
+    (tmp_path / "a.png").write_bytes(plain((1, 2, 3)))
+    out = tmp_path / "results.csv"
+    content = f"file,model,label,probability\n{damage}"
+    out.write_text(content)
+    done = run("classify", tmp_path / "a.png", "--out", out, models=models_dir)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert told in done.stderr
+    assert out.read_text() == content
+
+
+class ShortWrites(io.BytesIO):
+    """A file that takes a few bytes at a time."""
+
+    def write(self, content: Any) -> int:
+        return super().write(bytes(content)[:7])
+
+
+def test_a_row_is_written_whole_by_a_file_that_takes_a_part(tmp_path: Path) -> None:
+    table = CsvTable(tmp_path / "r.csv", "colours/1", 1)
+    table.close()
+    table._stream = stream = ShortWrites()
+    table.add([("a-long-name.png", [{"label": "red", "probability": 0.5}])])
+    assert stream.getvalue() == b"a-long-name.png,colours/1,red,0.5\n"
 
 
 def test_a_table_of_another_kind_is_left_alone(tmp_path: Path) -> None:
@@ -217,6 +274,16 @@ def test_two_results_of_one_name_are_not_mixed_up(models_dir: Path, tmp_path: Pa
         done = run("segment", tmp_path, "--out", tmp_path / "out", models=models_dir)
         assert done.returncode == 1
         assert f"{tmp_path / 'a.png'}: its result would have the name of that of" in done.stderr
+
+
+def test_a_result_whose_name_is_too_long_is_one_bad_file(models_dir: Path, tmp_path: Path) -> None:
+    name = "n" * 251  # with .png as long as a name may be, with -mask.png longer
+    for stem in ("a", name):
+        (tmp_path / f"{stem}.png").write_bytes(plain((200, 0, 0)))
+    done = run("segment", tmp_path, "--out", tmp_path / "out", models=models_dir)
+    assert done.returncode == 1
+    assert f"{name}.png: the name of its result is too long" in done.stderr
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-mask.png"]
 
 
 # --- refusals and interruptions ---
@@ -278,7 +345,7 @@ def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> Non
     arguments = command("classify", folder, "--out", out, "--max-batch", 2, models=models)
     with subprocess.Popen(arguments, cwd=REPOSITORY, stderr=subprocess.PIPE) as process:
         try:
-            wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > 4, 30)
+            wait_until(lambda: out.exists() and out.read_bytes().count(b"\n") > 4, 90)
             process.send_signal(signal.SIGINT)
             _, told = process.communicate(timeout=20)
         finally:

@@ -16,7 +16,7 @@ from service.bulk.engine import Answer, Fault, in_order, load, outcomes, read
 from service.bulk.files import Found
 from service.images import ImageError
 from service.models import Model, load_model
-from service.session import CUDA, Session
+from service.session import CUDA, BadOutputError, Session
 from service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, expected_probabilities
 from tests.service.harness import encoded, noise
@@ -103,6 +103,38 @@ def test_leaving_early_cancels_what_has_not_begun() -> None:
     assert len(ran) <= 2  # the one asked for, and the one under way
 
 
+@pytest.mark.parametrize("where", ["load", "finish"])
+def test_leaving_early_stops_a_batch_under_way(
+    model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    files, seen = write(tmp_path, 12), list[Found]()
+    under_way, gate = threading.Event(), threading.Event()
+
+    def note(file: Found) -> None:
+        seen.append(file)
+        if file == files[5]:  # the second of the second batch
+            under_way.set()
+            gate.wait(10)
+
+    def noted_load(file: Found, *arguments: Any) -> Any:
+        if where == "load":
+            note(file)
+        return load(file, *arguments)
+
+    def finish(answer: Answer) -> None:
+        if where == "finish":
+            note(answer.file)
+
+    monkeypatch.setattr("service.bulk.engine.load", noted_load)
+    with ThreadPoolExecutor(1) as pool:
+        batches = outcomes(model, files, MAX_PIXELS, pool, 1, finish)
+        next(batches)
+        assert under_way.wait(10)
+        batches.close()  # type: ignore[attr-defined]
+        gate.set()
+    assert seen == files[:6]
+
+
 @pytest.mark.parametrize("count", [0, 1, 4, 5, 37])
 def test_each_file_gets_its_own_row(
     model: Model, pool: ThreadPoolExecutor, tmp_path: Path, count: int
@@ -135,6 +167,23 @@ def test_an_answer_that_cannot_be_finished_is_a_fault(
     assert found_in(model, files, pool, finish) == [
         "000.png", "001.png", "002.png", "003.png", Fault(files[4], "no"), "005.png"
     ]  # fmt: skip
+
+
+def test_a_run_that_fails_is_the_fault_of_its_file_alone(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    files = write(tmp_path, 6)
+    poison = noise(32, 32, seed=4)
+
+    def run(images: NDArray[np.uint8]) -> NDArray[Any]:
+        if any((image == poison).all() for image in images):
+            raise BadOutputError("output holds numbers that are not finite\nand more")
+        return model.session.run(images)
+
+    found = found_in(with_run(model, run), files, pool)
+    assert [item.file for item in found] == files
+    faults = [item for item in found if isinstance(item, Fault)]
+    assert faults == [Fault(files[4], "the network failed: output holds numbers that are not finite")]
 
 
 def test_nothing_but_bad_files_runs_nothing(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
@@ -210,3 +259,8 @@ def test_a_folder_named_like_an_image_is_a_fault(model: Model, tmp_path: Path) -
     fault = load(Found(str(tmp_path / "a.png"), "a.png"), model.target, MAX_PIXELS)
     assert isinstance(fault, Fault)
     assert fault.reason == "Is a directory"
+
+
+def test_a_name_with_a_zero_byte_is_a_fault(model: Model) -> None:
+    file = Found("a\0b.png", "a\0b.png")
+    assert load(file, model.target, MAX_PIXELS) == Fault(file, "embedded null byte")

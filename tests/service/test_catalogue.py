@@ -110,7 +110,8 @@ def test_an_id_is_made_or_taken_over_and_logged(service: RunningService) -> None
 
 
 def test_logs_hold_neither_image_content_nor_query_values(service: RunningService) -> None:
-    service.client.post("/classify?model=secret-name", files={"file": ("private-name.png", RED)})
+    answer = service.client.post("/classify?model=secret-name", files={"file": ("private-name.png", RED)})
+    wait_until(lambda: answer.headers["x-request-id"] in service.log())  # it is written after the answer
     log = service.log()
     assert "secret-name" not in log
     assert "private-name" not in log
@@ -121,7 +122,9 @@ def test_text_logs_are_readable(start: Start) -> None:
     running = start(log_format="text")
     running.client.get("/healthz")
     line = re.compile(r"INFO +request request_id=\w+ method=GET path=/healthz status=200")
-    wait_until(lambda: line.search(running.log()) is not None)  # it is written after the answer
+    wait_until(lambda: line.search(running.log()) is not None)
+    running.client.get("/a%0A12:00:00 INFO forged%1B[2J")
+    wait_until(lambda: r"path='/a\n12:00:00 INFO forged\x1b[2J' status=404" in running.log())
 
 
 @pytest.mark.parametrize("title", examples("x"))

@@ -25,7 +25,14 @@ def telling(command: int) -> bytes:
 @pytest.fixture(scope="module")
 def faulty(models_dir: Path) -> Iterator[RunningService]:
     running = RunningService(
-        models_dir, PROGRAM, max_batch=4, queue_images=4, max_images=4, deadline_s=15, queue_timeout_s=15
+        models_dir,
+        PROGRAM,
+        max_batch=4,
+        max_batch_s=60,  # four, however slow the machine is
+        queue_images=4,
+        max_images=4,
+        deadline_s=60,
+        queue_timeout_s=60,
     )
     yield running
     assert running.stop() == 0
@@ -64,8 +71,7 @@ class Busy:
         self._hold = models_dir / HOLD_FILE
         self._hold.touch()
         self._work = Background(lambda: post(running, telling(HELD)))
-        wait_for_admitted(running, 1)
-        time.sleep(0.05)  # from admitted to running
+        wait_for_run(running)
 
     def free(self) -> httpx.Response:
         self._hold.unlink()
@@ -76,6 +82,12 @@ class Busy:
 
 def wait_for_admitted(running: RunningService, count: int) -> None:
     wait_until(lambda: running.metric("quatserve_admitted_images", model=CLASSIFIER) == count)
+
+
+def wait_for_run(running: RunningService) -> None:
+    """Until the only image is neither on its way nor in the queue."""
+    wait_for_admitted(running, 1)
+    wait_until(lambda: running.metric("quatserve_queue_images", model=CLASSIFIER) == 0)
 
 
 def test_clients_that_leave_the_queue_are_not_computed(faulty: RunningService, models_dir: Path) -> None:
@@ -99,10 +111,8 @@ def test_clients_that_leave_the_queue_are_not_computed(faulty: RunningService, m
 def test_a_run_whose_client_leaves_is_stopped(faulty: RunningService) -> None:
     with socket.create_connection(("127.0.0.1", faulty.port)) as connection:
         connection.sendall(raw_request(telling(ENDLESS)))
-        wait_for_admitted(faulty, 1)
-    begun = time.monotonic()
-    assert works(faulty)
-    assert time.monotonic() - begun < 8  # well before its deadline
+        wait_for_run(faulty)
+    assert works(faulty)  # or is not answered within 20 s, before the deadline of the other
 
 
 def test_more_than_there_is_room_for_is_refused_at_once(faulty: RunningService, models_dir: Path) -> None:
@@ -111,9 +121,7 @@ def test_more_than_there_is_room_for_is_refused_at_once(faulty: RunningService, 
         Background(lambda: post(faulty, GOOD)) for _ in range(7)
     ]  # with the busy one, a queue and a batch
     wait_for_admitted(faulty, 8)
-    begun = time.monotonic()
-    response = post(faulty, GOOD)
-    assert time.monotonic() - begun < 5  # and not when the model is free again
+    response = post(faulty, GOOD)  # the model is not free before this is answered
     assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:queue-full")
     assert int(response.headers["retry-after"]) >= 1
     assert faulty.metric("quatserve_rejections_total", reason="queue-full") >= 1

@@ -2,6 +2,7 @@
 
 import io
 import struct
+import tracemalloc
 import zlib
 
 import numpy as np
@@ -107,6 +108,27 @@ def test_the_transparent_value_of_sixteen_bit_grey_is_white() -> None:
     mark = png_chunk(b"tRNS", struct.pack(">H", 1000))
     found = decoded(png_file(3, 1, 16, 0, sixteen_bit_rows(values), mark))
     assert found[0, :, 0].tolist() == [0, 255, 60000 >> 8]
+
+
+def test_grey_wider_than_sixteen_bits_is_clipped() -> None:
+    values = np.array([[-70_000, -1, 0, 300, 65_535, 65_536, 2**31 - 1]], np.int32)
+    picture = Image.fromarray(values)
+    assert picture.mode == "I"
+    found = np.asarray(images.upright_rgb(picture))
+    assert found[0, :, 0].tolist() == [0, 0, 0, 1, 255, 255, 255]
+
+
+def test_sixteen_bits_of_grey_stay_small() -> None:
+    """Eight bytes a pixel at most: of the largest image allowed, a quarter of a gigabyte."""
+    data = png_file(1024, 1024, 16, 0, sixteen_bit_rows(np.full((1024, 1024), 1000, np.uint16)))
+    image = images.open_header(data, LIMIT)
+    image.load()
+    tracemalloc.start()
+    try:
+        images.upright_rgb(image)
+        assert tracemalloc.get_traced_memory()[1] <= 8 * 1024 * 1024
+    finally:
+        tracemalloc.stop()
 
 
 def test_cmyk_is_converted() -> None:

@@ -1,5 +1,6 @@
 """Limits on bytes, pixels, time, memory and connections, over a real socket."""
 
+import contextlib
 import json
 import socket
 import time
@@ -40,6 +41,7 @@ def head(length: int | str) -> bytes:
     return "\r\n".join([*lines, "", ""]).encode()
 
 
+HEALTH = b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n"
 CHUNKED_HEAD = head(0).replace(b"Content-Length: 0", b"Transfer-Encoding: chunked")
 CHUNK = b"1000\r\n" + b"x" * 4096 + b"\r\n"
 
@@ -79,9 +81,9 @@ def test_an_endless_body_is_refused_and_cut_off(tight: RunningService) -> None:
         assert time.monotonic() - begun < 8
 
 
-def send_without_end(connection: socket.socket) -> None:
+def send_without_end(connection: socket.socket, data: bytes = CHUNK) -> None:
     for _ in range(400):
-        connection.sendall(CHUNK)
+        connection.sendall(data)
         time.sleep(0.05)
 
 
@@ -92,10 +94,9 @@ def test_a_large_refused_upload_still_reads_why(tight: RunningService) -> None:
 
 
 def test_too_many_pixels_are_refused_before_decoding(tight: RunningService) -> None:
-    begun = time.monotonic()
-    response = tight.client.post("/classify", files={"file": png_file(50_000, 50_000, 8, 2, b"")})
+    empty = png_file(50_000, 50_000, 8, 2, b"")  # decoding it would end in another status
+    response = tight.client.post("/classify", files={"file": empty})
     assert (response.status_code, response.json()["type"]) == (413, "urn:quatserve:problem:too-many-pixels")
-    assert time.monotonic() - begun < 1
     assert tight.client.post("/classify", files={"file": encoded(noise(100, 100) // 200)}).status_code == 200
     assert tight.client.post("/classify", files={"file": encoded(noise(101, 100) // 200)}).status_code == 413
 
@@ -110,23 +111,24 @@ def test_a_slow_upload_is_given_up_and_others_go_on(tight: RunningService) -> No
             time.sleep(0.05)
         status, problem = read_answer(connection)
         assert (status, problem["type"]) == (408, "urn:quatserve:problem:slow-upload")
-        assert 0.4 < time.monotonic() - begun < 3
+        assert time.monotonic() - begun > 0.4
 
 
-def test_uploads_together_are_bounded(tight: RunningService) -> None:
-    with connect(tight) as connection:
+def test_uploads_together_are_bounded(start: Start) -> None:
+    running = start(max_body_bytes=20_000, upload_memory_bytes=25_000)
+
+    def post_big() -> httpx.Response:
+        return running.client.post("/classify", content=b"x" * 15_000, headers={"content-type": "image/png"})
+
+    with connect(running) as connection:
         connection.sendall(head(20_000) + b"x" * 19_000)
-        time.sleep(0.1)
-        big = b"x" * 15_000
-        response = tight.client.post("/classify", content=big, headers={"content-type": "image/png"})
-        assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:uploads-full")
+        wait_until(lambda: post_big().status_code == 503)  # once the others have come in
+        response = post_big()
+        assert response.json()["type"] == "urn:quatserve:problem:uploads-full"
         assert int(response.headers["retry-after"]) >= 1
-        assert (
-            tight.client.post("/classify", files={"file": RED}).status_code == 200
-        )  # there is room for a small one
-    time.sleep(0.1)
-    response = tight.client.post("/classify", content=big, headers={"content-type": "image/png"})
-    assert response.status_code == 400  # room again, and now it is read
+        small = running.client.post("/classify", files={"file": RED})
+        assert small.status_code == 200  # for that there is room
+    wait_until(lambda: post_big().status_code == 400)  # room again, and now it is read
 
 
 def test_a_silent_connection_is_closed(tight: RunningService) -> None:
@@ -140,11 +142,23 @@ def test_a_silent_connection_is_closed(tight: RunningService) -> None:
 
 def test_an_idle_connection_is_closed_after_its_answer(tight: RunningService) -> None:
     with connect(tight) as connection:
-        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+        connection.sendall(HEALTH)
         assert read_answer(connection)[0] == 200
         begun = time.monotonic()
         assert closed(connection)
         assert 0.4 < time.monotonic() - begun < 3
+
+
+def test_line_breaks_do_not_keep_a_connection(tight: RunningService) -> None:
+    """The parser skips them before a head, and so no request begins."""
+    with connect(tight) as silent, connect(tight) as restless:
+        for connection in (silent, restless):
+            connection.sendall(HEALTH)
+            assert read_answer(connection)[0] == 200
+            connection.sendall(b"\r\n")
+        assert closed(silent)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            send_without_end(restless, b"\r\n")
 
 
 def test_a_refused_upload_that_falls_silent_is_closed(tight: RunningService) -> None:
@@ -164,6 +178,25 @@ def test_a_head_without_end_is_refused(tight: RunningService) -> None:
         status, problem = read_answer(connection)
         assert (status, problem["type"]) == (431, "urn:quatserve:problem:headers-too-large")
         assert closed(connection)
+
+
+def test_a_trailer_without_end_is_cut_off(service: RunningService) -> None:
+    with connect(service) as connection:
+        with contextlib.suppress(ConnectionError):
+            connection.sendall(CHUNKED_HEAD + b"1\r\nx\r\n0\r\nX-Long: ")
+            for _ in range(80):
+                connection.sendall(b"a" * 1024)
+                time.sleep(0.002)
+        assert closed(connection)
+
+
+def test_a_body_is_not_counted_as_the_head_behind_it(service: RunningService) -> None:
+    body = RED + bytes(40_000)
+    with connect(service) as connection:
+        connection.sendall(head(len(body)) + body + HEALTH[:9])
+        assert read_answer(connection)[0] == 200
+        connection.sendall(HEALTH[9:])
+        assert read_answer(connection)[0] == 200
 
 
 def test_connections_are_counted_and_come_free_again(tight: RunningService) -> None:

@@ -27,7 +27,7 @@ from tests.service.artifacts import (
     write_segmenter,
 )
 
-SETTINGS = Settings(max_batch=8, threads=1)
+SETTINGS = Settings(max_batch=8, max_batch_s=60, threads=1)  # however slow the machine is
 
 
 def rewrite(directory: Path, **changes: Any) -> None:
@@ -189,6 +189,22 @@ def test_onnxruntime_itself_refuses_to_mix_in_the_cpu(
         load_model(write_classifier(tmp_path), SETTINGS.model_copy(update={"device": Device.CUDA}))
 
 
+def test_a_broken_graph_is_no_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With CUDA asked for too: one version is refused, and the service starts with the one below."""
+    monkeypatch.setattr("service.session.missing_for_cuda", lambda: None)
+    monkeypatch.setattr(ort, "preload_dlls", lambda **_: None)
+    images = probe_images((32, 32))
+    outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
+    directory = write(
+        tmp_path, "odd", 1, "classification", (32, 32), {"fp32": b"no graph"}, outputs, images, 1e-4
+    )
+    with (
+        pytest.warns(UserWarning, match="CUDAExecutionProvider"),
+        pytest.raises(ArtifactError, match="onnxruntime cannot load"),
+    ):
+        load_model(directory, SETTINGS.model_copy(update={"device": Device.CUDA}))
+
+
 def test_a_failing_run_may_not_change_provider(tmp_path: Path) -> None:
     session = load_model(write_classifier(tmp_path), SETTINGS).session
     assert session._session._enable_fallback is False
@@ -207,9 +223,20 @@ def test_a_run_can_be_told_to_stop(tmp_path: Path) -> None:
         for _ in range(100):
             session.run(image)
 
-    threading.Timer(0.05, session.terminate).start()
-    with pytest.raises(Exception, match=r"[Tt]erminate"):
-        run_for_long()
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.wait(0.01):
+            session.terminate()  # again: between two runs it reaches neither
+
+    telling = threading.Thread(target=tell)
+    telling.start()
+    try:
+        with pytest.raises(Exception, match=r"[Tt]erminate"):
+            run_for_long()
+    finally:
+        over.set()
+        telling.join()
     assert session.run(image).shape == (1, 3)  # the flag was for that run alone
 
 
@@ -239,9 +266,22 @@ def test_warming_up_runs_every_size_and_stops_where_a_batch_takes_too_long() -> 
 
     image = np.zeros((2, 2, 3), np.uint8)
     assert warm_up(run, image, 12, 10.0, clock=lambda: now[0]) == (1, 2, 4, 8, 12)
-    assert seen == [1, 1, 2, 2, 4, 4, 8, 8, 12, 12]
+    assert seen == [1, 2, 2, 4, 4, 8, 8, 12, 12]
     assert warm_up(run, image, 32, 0.05, clock=lambda: now[0]) == (1, 2, 4)
     assert warm_up(run, image, 32, 0.001, clock=lambda: now[0]) == (1,)
+
+
+@pytest.mark.parametrize(("stalls", "sizes"), [(1, (1, 2, 4)), (2, (1, 2, 4)), (3, (1,))])
+def test_a_machine_that_stalls_is_not_the_pace_of_a_batch(stalls: int, sizes: tuple[int, ...]) -> None:
+    now, runs_of_two = [0.0], [0]
+
+    def run(images: NDArray[Any]) -> NDArray[Any]:
+        runs_of_two[0] += len(images) == 2
+        stalled = len(images) == 2 and 2 <= runs_of_two[0] < 2 + stalls  # the first is not timed
+        now[0] += 10.0 if stalled else 0.01
+        return images
+
+    assert warm_up(run, np.zeros((2, 2, 3), np.uint8), 4, 0.25, clock=lambda: now[0]) == sizes
 
 
 def test_the_probe_runs_in_batches_that_were_warmed() -> None:

@@ -1,14 +1,19 @@
 """The Open Inference Protocol, spoken by the unmodified client of another server."""
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 import numpy as np
+import orjson
 import pytest
 import tritonclient.http as triton
 from tritonclient.utils import InferenceServerException
 
+from service.artifact import read_description
+from service.problems import BadParameterError
+from service.tensors import HEADER_LENGTH, read_request
 from tests.service.artifacts import CLASSIFIER, SEGMENTER, expected_probabilities, write_both
 from tests.service.harness import RunningService
 
@@ -52,6 +57,33 @@ def test_infer(client: triton.InferenceServerClient, binary_in: bool, binary_out
     assert result.get_response()["model_version"] == "1"
 
 
+def with_data(data: object) -> bytes:
+    """A request for one image with anything for its numbers."""
+    tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 32, 32, 3], "data": data}
+    return orjson.dumps({"inputs": [tensor]})
+
+
+@pytest.mark.parametrize("shape", [(-1,), (1, 32, 32, 3), (32, 96), (1, 1, 3072)])
+def test_numbers_may_be_nested(service: RunningService, shape: tuple[int, ...]) -> None:
+    body = with_data(IMAGES[0].reshape(shape).tolist())
+    answer = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body).json()
+    expected = expected_probabilities(IMAGES[:1])[0]
+    np.testing.assert_allclose(answer["outputs"][0]["data"], expected, atol=1e-5)
+
+
+def test_one_long_word_among_the_numbers_takes_no_memory(models_dir: Path) -> None:
+    """numpy would give every one of them the room of the longest: here 160 MB."""
+    body = with_data(["a" * 4000, *[""] * 10_000])
+    description = read_description(models_dir / CLASSIFIER / "1")
+    tracemalloc.start()
+    try:
+        with pytest.raises(BadParameterError, match="more than the 3072 numbers"):
+            read_request(body, None, description, max_images=16)
+        assert tracemalloc.get_traced_memory()[1] < 2_000_000
+    finally:
+        tracemalloc.stop()
+
+
 def test_segmentation(client: triton.InferenceServerClient) -> None:
     frame = np.random.default_rng(1).integers(0, 256, (1, 24, 80, 3), dtype=np.uint8)
     result = client.infer(SEGMENTER, asked(frame, True), model_version="1")
@@ -70,28 +102,31 @@ def test_faults_are_told(client: triton.InferenceServerClient) -> None:
         assert "decoding the response" not in str(fault.value)  # the client understood it
 
 
+NO_BYTES: list[object] = [256, -1, 1 << 63, 1.0, True, "a", "", None, {}]
+NO_IMAGE: list[object] = [
+    *([], [1], 3072, "a" * 3072, {"a": 1}, None),
+    *([value] * 3072 for value in NO_BYTES),
+    *([1] * 3073, [[1] * 3073], [[]] * 3073),
+    *([[1], [1] * 3071], [1, [1] * 3071], [[[1]] * 3071, 1]),
+]
+
+
 @pytest.mark.parametrize(
-    ("body", "headers", "status"),
+    ("body", "length", "status"),
     [
-        (b"{", {}, 400),
-        (b"[]", {}, 400),
-        (b"{}", {"inference-header-content-length": "99"}, 400),
-        (b"{}", {}, 422),
-        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[1,32,32,3],"data":[1]}]}', {}, 422),
-        (
-            b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[1,32,32,3],"data":[[1],[1,2]]}]}',
-            {},
-            422,
-        ),
-        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[1,32,32,3],"data":[256]}]}', {}, 422),
-        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[1,32,32,3],"data":["a"]}]}', {}, 422),
-        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[-1,32,32,3],"data":[1]}]}', {}, 422),
-        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', {}, 422),
+        (b"{", None, 400),
+        (b"[]", None, 400),
+        (b"{}", b"99", 400),
+        (b"{}", b"\xb2", 400),  # a digit to Python, and no number
+        (b"{}", b"9" * 5000, 400),
+        (b"{}", None, 422),
+        *((with_data(data), None, 422) for data in NO_IMAGE),
+        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[-1,32,32,3],"data":[1]}]}', None, 422),
+        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', None, 422),
     ],
 )
-def test_nonsense_is_refused(
-    service: RunningService, body: bytes, headers: dict[str, str], status: int
-) -> None:
+def test_nonsense_is_refused(service: RunningService, body: bytes, length: bytes | None, status: int) -> None:
+    headers = {} if length is None else {HEADER_LENGTH.encode(): length}
     response = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body, headers=headers)
     assert response.status_code == status
     assert response.json()["type"].startswith("urn:quatserve:problem:")

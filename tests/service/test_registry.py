@@ -9,6 +9,7 @@ import pytest
 
 from service.artifact import Task
 from service.batching import BatcherClosedError
+from service.models import Model, load_model
 from service.registry import NoDefaultError, Registry, UnknownModelError, WrongTaskError, versions_on_disk
 from service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier
@@ -100,6 +101,33 @@ def test_a_refusal_is_forgotten_once_it_is_mended(tmp_path: Path) -> None:
         graph.write_bytes(good)
         await registry.rescan()
         assert registry.refused == []
+        assert await infer(registry) == 2
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_a_model_unloaded_while_its_next_version_loads_stays_unloaded(tmp_path: Path) -> None:
+    loading, go_on = threading.Event(), threading.Event()
+
+    def load(directory: Path, settings: Settings) -> Model:
+        if directory.name == "2":
+            loading.set()
+            go_on.wait(10)
+        return load_model(directory, settings)
+
+    async def test() -> None:
+        write_classifier(tmp_path)
+        registry = Registry(Settings(models_dir=tmp_path, max_batch=2, threads=1), load=load)
+        registry.start()
+        write_classifier(tmp_path, 2)
+        rescan = asyncio.create_task(registry.rescan())
+        assert await asyncio.to_thread(loading.wait, 10)
+        registry.unload(CLASSIFIER)
+        go_on.set()
+        await rescan
+        assert registry.serving() == []
+        await registry.load(CLASSIFIER)
         assert await infer(registry) == 2
         await registry.close()
 

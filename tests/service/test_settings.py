@@ -62,6 +62,7 @@ def test_the_documented_table_is_the_one_of_the_code() -> None:
         ([], {"QUATSERVE_PROT": "1"}, "QUATSERVE_PROT: no such setting"),
         (["--prot", "1"], {}, "--prot"),
         (["--max-images", "100"], {}, "cannot exceed queue_images"),
+        (["--drain-notice-s", "20"], {}, "drain_notice_s (20) must be less than drain_timeout_s (20)"),
         (["--deadline-s", "inf"], {}, "deadline_s"),
         (["--queue-timeout-s", "0"], {}, "greater than 0"),
         (["--api-keys-file", "/nowhere"], {}, "cannot be read"),

@@ -1,17 +1,33 @@
 """Clients that ask and do not read: bounded in time and, together, in bytes."""
 
+import asyncio
+import functools
+import signal
 import socket
+import struct
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
+import uvicorn
+import uvloop
+from uvicorn.server import ServerState
 
+from service.connections import bounded_protocol
+from service.settings import Settings
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, wait_until
 from tests.stress.connection import post
 
 PHOTO = encoded(noise(2400, 1200) // 64 * 64, "JPEG")  # its overlay is 9 MB: more than the system buffers
 ASK = post("/segment?output=overlay", PHOTO, "image/jpeg")
+
+
+@pytest.fixture
+def begin(start: Start) -> Start:
+    """A service with time for an overlay on a slow machine too."""
+    return functools.partial(start, deadline_s=60)
 
 
 def deaf_client(running: RunningService) -> socket.socket:
@@ -26,7 +42,7 @@ def open_files(running: RunningService) -> int:
 
 def wait_for_answers(running: RunningService, count: int) -> None:
     wait_until(
-        lambda: running.metric("quatserve_requests_total", route="/segment", status="200") == count, 30
+        lambda: running.metric("quatserve_requests_total", route="/segment", status="200") == count, 60
     )
 
 
@@ -40,8 +56,8 @@ def missing_bytes(connection: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("bound", [{"answer_timeout_s": 0.5}, {"answer_memory_bytes": 1000}])
-def test_an_answer_that_nobody_reads_is_given_up(start: Start, bound: dict[str, float]) -> None:
-    running = start(**bound)
+def test_an_answer_that_nobody_reads_is_given_up(begin: Start, bound: dict[str, float]) -> None:
+    running = begin(**bound)
     wait_for_answers(running, 0)  # which opens the connection that asks
     before = open_files(running)
     with deaf_client(running):
@@ -49,8 +65,8 @@ def test_an_answer_that_nobody_reads_is_given_up(start: Start, bound: dict[str, 
         wait_until(lambda: open_files(running) == before)
 
 
-def test_the_longest_unread_answer_is_given_up_first(start: Start) -> None:
-    running = start(answer_memory_bytes=16_000_000)
+def test_the_longest_unread_answer_is_given_up_first(begin: Start) -> None:
+    running = begin(answer_memory_bytes=16_000_000)
     deaf = []
     for count in range(1, 5):
         deaf.append(deaf_client(running))
@@ -60,9 +76,57 @@ def test_the_longest_unread_answer_is_given_up_first(start: Start) -> None:
     assert lost[-1] == 0
 
 
-def test_a_slow_reader_gets_its_whole_answer(start: Start) -> None:
-    running = start(keep_alive_s=0.3)
+def test_a_slow_reader_gets_its_whole_answer(begin: Start) -> None:
+    running = begin(keep_alive_s=0.3)
     connection = deaf_client(running)
     wait_for_answers(running, 1)
     time.sleep(1)  # longer than an idle connection is kept
     assert missing_bytes(connection) == 0
+
+
+def test_a_slow_reader_gets_its_whole_answer_from_a_service_that_stops(begin: Start) -> None:
+    running = begin()
+    connection = deaf_client(running)
+    wait_for_answers(running, 1)
+    running.signal(signal.SIGTERM)
+    time.sleep(2.5)  # longer than the server gives a connection to close
+    assert missing_bytes(connection) == 0
+    assert running.process.wait(10) == 0  # and then at once: the drain may take 20 s
+
+
+def test_a_client_that_does_not_read_holds_up_the_end_no_longer_than_allowed(begin: Start) -> None:
+    running = begin(drain_timeout_s=0.5)
+    with deaf_client(running):
+        wait_for_answers(running, 1)
+        running.signal(signal.SIGTERM)
+        assert running.process.wait(15) == 0
+
+
+async def empty(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
+    await send({"type": "http.response.body"})
+
+
+def reset(port: int) -> None:
+    """A connection that has had its answer, and ends without a goodbye."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert connection.recv(12) == b"HTTP/1.1 200"
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def test_a_connection_that_was_reset_is_forgotten() -> None:
+    """Found among the unread after its time as an idle one, it would stay there for ever."""
+    protocol, state = bounded_protocol(Settings()), ServerState()
+    config = uvicorn.Config(empty, http=protocol, timeout_keep_alive=1, log_config=None, lifespan="off")
+
+    async def scenario() -> None:
+        make = lambda: protocol(config=config, server_state=state, app_state={})  # noqa: E731
+        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
+        await asyncio.to_thread(reset, server.sockets[0].getsockname()[1])
+        await asyncio.sleep(1.5)
+        server.close()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(scenario())
+    assert (state.total_requests, state.connections, protocol.unread) == (1, set(), {})

@@ -51,6 +51,8 @@ PESTS = (
     Pest("head, a byte a second", HEALTH + b"x-slow: ", 0, b"x"),
     Pest("body without end", CHUNKED_HEAD, 413, 64 * CHUNK, 0.01),
     Pest("head without end", HEALTH + b"x-long: ", 431, b"x" * 4096, 0.01),
+    Pest("trailer without end", CHUNKED_HEAD + b"1\r\nx\r\n0\r\nx-long: ", 0, b"x" * 4096, 0.01),
+    Pest("line breaks after an answer", HEALTH + b"\r\n", 200, b"\r\n"),
     Pest("body shorter than its length", post("/classify", RED, content_length=len(RED) + 9), 408),
     Pest("body longer than its length", post("/classify", RED, content_length=len(RED) - 9), 400),
     Pest("length that is no number", post("/classify", RED, content_length="many"), 400),

@@ -94,8 +94,12 @@ def _crowd(running: RunningService, record: Record, root: Path, limit_s: float, 
     _judge(record, f"{len(visits):,} silent connections", found, {0, 503}, limit_s)
     refused = sum(status == 503 for status, _ in found)
     record.check(f"at most {most:,} connections", f"{refused} refused", refused >= beyond)
-    version = running.client.get(f"/models/{CLASSIFIER}").json()["version"]
-    record.check("a new version is loaded all the same", f"version {version}", version == 2)
+
+    def version() -> int:
+        return int(running.client.get(f"/models/{CLASSIFIER}").json()["version"])
+
+    settle(lambda: version() == 2, PATIENCE_S)
+    record.check("a new version is loaded all the same", f"version {version()}", version() == 2)
 
 
 def _deaf(running: RunningService, record: Record, limit_s: float, each: int) -> None:
