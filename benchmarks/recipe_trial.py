@@ -23,7 +23,8 @@ from training.trainer import Trainer
 
 def changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     """The recipe with the options that were given."""
-    fields = {name: getattr(options, name) for name in ("epochs", "kernel_rate", "momentum", "batch_size")}
+    names = ("epochs", "kernel_rate", "momentum", "batch_size", "height", "width")
+    fields = {name: getattr(options, name) for name in names}
     if options.peak:
         fields["schedule"] = OneCycle(peak=options.peak)
     if options.crop:
@@ -43,6 +44,8 @@ def main() -> None:
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--crop", type=int, help="one crop size throughout")
+    parser.add_argument("--height", type=int, help="of the road network's input")
+    parser.add_argument("--width", type=int)
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     recipe = changed(find_recipe(options.recipe), options)
