@@ -94,9 +94,9 @@ def measure(options: argparse.Namespace) -> Figures:
 
 def rows_of(figures: Figures) -> list[Row]:
     rates = [Row(name, figures.of(name), "images/s", digits=0) for name in (TOGETHER, ABREAST, COMMAND)]
-    asked = at_least(LEAST, f">= {LEAST}")
+    target = at_least(LEAST, f">= {LEAST}")
     return rates + [
-        Row(f"the command / {name}", figures.ratios(COMMAND, name), bound=asked)
+        Row(f"the command / {name}", figures.ratios(COMMAND, name), bound=target)
         for name in (TOGETHER, ABREAST)
     ]
 

@@ -34,7 +34,7 @@ class Figures:
 
 @dataclass(frozen=True)
 class Bound:
-    """What is asked of a figure: at least, or at most, so much."""
+    """What a figure should be: at least, or at most, so much."""
 
     limit: float
     at_least: bool
@@ -75,12 +75,12 @@ class Row:
         return None if self.bound is None else self.bound.kept(float(np.median(self.values)))
 
     def line(self) -> str:
-        asked = self.bound.text if self.bound else ""
+        target = self.bound.text if self.bound else ""
         met = {None: "", True: "yes", False: "**no**"}[self.kept]
-        return f"| {self.name} | {spread(self.values, self.digits)} {self.unit} | {asked} | {met} |"
+        return f"| {self.name} | {spread(self.values, self.digits)} {self.unit} | {target} | {met} |"
 
 
-HEAD = ("| what | median (quartiles) | asked | met |", "|---|---|---|---|")
+HEAD = ("| what | median (quartiles) | target | met |", "|---|---|---|---|")
 
 
 def table(rows: Sequence[Row]) -> list[str]:

@@ -27,15 +27,15 @@ def classify_rows(figures: Figures, name: str) -> list[Row]:
         Row(f"{name}: {who}", figures.of(who), "images/s", digits=0) for who in RATES if who in figures.values
     ]
     for who, least in (("service, raw body", 0.65), ("service, form", 0.60)):
-        asked = at_least(least, f">= {least:.2f}") if bound else None
-        rows.append(Row(f"{name}: {who} / onnxruntime", figures.ratios(who, "onnxruntime"), bound=asked))
+        target = at_least(least, f">= {least:.2f}") if bound else None
+        rows.append(Row(f"{name}: {who} / onnxruntime", figures.ratios(who, "onnxruntime"), bound=target))
     if "LitServe, form" in figures.values:
         ratios = figures.ratios("service, form", "LitServe, form")
         rows.append(Row(f"{name}: service, form / LitServe, form", ratios, bound=at_least(2.0, ">= 2")))
     own, one = "onnxruntime, one image", "service, one connection"
     rows += [Row(f"{name}: {who}", figures.of(who), "ms") for who in (own, one)]
-    asked = at_most(1.2, "<= 1.2 ms") if bound else None
-    return [*rows, Row(f"{name}: one connection - one image", figures.differences(one, own), "ms", asked)]
+    target = at_most(1.2, "<= 1.2 ms") if bound else None
+    return [*rows, Row(f"{name}: one connection - one image", figures.differences(one, own), "ms", target)]
 
 
 def segment_rows(figures: Figures, name: str) -> list[Row]:
@@ -45,9 +45,9 @@ def segment_rows(figures: Figures, name: str) -> list[Row]:
         if who in figures.values
     ]
     for who in ("service, PNG", "service, JPEG"):
-        asked = at_least(0.80, ">= 0.80") if name == "fp32" else None
+        target = at_least(0.80, ">= 0.80") if name == "fp32" else None
         ratios = figures.ratios(who, "onnxruntime")
-        rows.append(Row(f"/segment {name}: {who} / onnxruntime", ratios, bound=asked))
+        rows.append(Row(f"/segment {name}: {who} / onnxruntime", ratios, bound=target))
     return rows
 
 
