@@ -19,7 +19,7 @@ from service.settings import Settings
 
 EXIT_STUCK = 70
 STUCK_NOTICE_S = 2.0  # for /readyz to be seen and the other answers to leave
-ANSWERS_STEP_S = 0.05
+ANSWERS_BEGUN_S, ANSWERS_STEP_S = 1.0, 0.05
 SWITCH_INTERVAL_S = 0.001  # the session thread needs the interpreter briefly and at once, between runs
 log = logging.getLogger("service.server")
 
@@ -71,9 +71,15 @@ class Server(uvicorn.Server):
         self.should_exit = True
 
     async def _answers_taken(self) -> None:
-        """Wait until every answer has left the process: a slow client may still be reading its own."""
+        """Wait until the answers of accepted work have left the process: a slow client may still be reading.
+
+        What arrives now is refused, and not waited for: under load it never ends.
+        """
         state = self.server_state
-        while state.tasks or any(c.transport.get_write_buffer_size() for c in state.connections):  # noqa: ASYNC110
+        if state.tasks:  # some write their answer only now
+            await asyncio.wait(set(state.tasks), timeout=ANSWERS_BEGUN_S)
+        read = [c for c in state.connections if c.transport.get_write_buffer_size()]
+        while any(c in state.connections and c.transport.get_write_buffer_size() for c in read):  # noqa: ASYNC110
             await asyncio.sleep(ANSWERS_STEP_S)  # a transport tells nobody that it is empty
 
 
