@@ -29,6 +29,8 @@ def changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
         fields["schedule"] = OneCycle(peak=options.peak)
     if options.crop:
         fields["augmentation"] = dataclasses.replace(recipe.augmentation, crops=((0.0, options.crop),))
+    if options.size:
+        fields["augmentation"] = dataclasses.replace(recipe.augmentation, sizes=((0.0, options.size),))
     return dataclasses.replace(recipe, **{name: value for name, value in fields.items() if value is not None})
 
 
@@ -44,6 +46,7 @@ def main() -> None:
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--batch-size", type=int)
     parser.add_argument("--crop", type=int, help="one crop size throughout")
+    parser.add_argument("--size", type=float, help="of road frames in training, as a part of the recipe's")
     parser.add_argument("--height", type=int, help="of the road network's input")
     parser.add_argument("--width", type=int)
     parser.add_argument("--seed", type=int, default=0)

@@ -50,12 +50,19 @@ def shifted_crop(images: Tensor, side: int, pixels: int, generator: Generator) -
 
 
 def warp(
-    images: Tensor, targets: Tensor, *, scale: float, shift: float, flip: bool, generator: Generator
+    images: Tensor,
+    targets: Tensor,
+    *,
+    scale: float,
+    shift: float,
+    flip: bool,
+    generator: Generator,
+    size: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
     """One random similarity for each frame and its ground truth; what comes from outside is ignored.
 
     Sizes change by exp(+-scale), each axis by a little more or less, and the frame moves by up to `shift` of
-    its size. images float (B, 3, H, W), targets uint8 (B, H, W).
+    its size. images float (B, 3, H, W), targets uint8 (B, H, W); what comes out has `size` of their sides.
     """
     batch = len(images)
     zoom = torch.exp(_uniform((batch, 1), scale, generator) + _uniform((batch, 2), scale / 3, generator))
@@ -64,7 +71,8 @@ def warp(
     matrix = torch.zeros(batch, 2, 3)
     matrix[:, 0, 0], matrix[:, 1, 1] = zoom[:, 0], zoom[:, 1]
     matrix[:, :, 2] = _uniform((batch, 2), 2 * shift, generator)
-    grid = F.affine_grid(matrix, list(images.shape), align_corners=False)
+    height, width = (round(size * side) for side in images.shape[2:])
+    grid = F.affine_grid(matrix, [batch, 3, height, width], align_corners=False)
     warped = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
     known = (targets != IGNORED).float()
     road = (targets == 1).float()

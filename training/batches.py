@@ -90,6 +90,7 @@ class RoadData:
             images, targets = augment.warp(
                 images,
                 self.train.targets[index],
+                size=how.size(number / self.recipe.epochs),
                 scale=how.scale,
                 shift=how.shift,
                 flip=how.flip != "none",

@@ -26,18 +26,28 @@ class Augmentation:
         (0.0, 32),
     )  # classification: (from this part of the run on, side)
     flip: Literal["none", "random", "alternate"] = "alternate"
+    sizes: tuple[tuple[float, float], ...] = (
+        (0.0, 1.0),
+    )  # segmentation: (from this part of the run on, size of the input as a part of the recipe's)
     scale: float = 0.0  # segmentation: sizes change by exp(+-scale)
     shift: float = 0.0  # segmentation: of the frame's size
     colour: float = 0.0  # segmentation: strength of exposure, gamma and white balance
 
     def __post_init__(self) -> None:
-        starts = [start for start, _ in self.crops]
-        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-            raise ValueError(f"crops must start at 0 and rise, not {starts}")
+        for name in ("crops", "sizes"):
+            starts = [start for start, _ in getattr(self, name)]
+            if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+                raise ValueError(f"{name} must start at 0 and rise, not {starts}")
+        if not all(0 < size <= 1 for _, size in self.sizes):
+            raise ValueError(f"sizes are parts of the recipe's, within (0, 1], not {self.sizes}")
 
     def side(self, progress: float) -> int:
         """The side of the crop when `progress` of the run is done."""
         return next(side for start, side in reversed(self.crops) if progress >= start)
+
+    def size(self, progress: float) -> float:
+        """The size of a road network's input when `progress` of the run is done."""
+        return next(size for start, size in reversed(self.sizes) if progress >= start)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,6 +209,8 @@ def from_json(data: dict[str, Any]) -> Recipe:
     fields = dict(data)
     augmentation = dict(fields.pop("augmentation"))
     augmentation["crops"] = tuple((float(start), int(side)) for start, side in augmentation["crops"])
+    if "sizes" in augmentation:  # older runs have none
+        augmentation["sizes"] = tuple((float(start), float(size)) for start, size in augmentation["sizes"])
     schedule = dict(fields.pop("schedule"))
     kind = {"OneCycle": OneCycle, "Steps": Steps}[schedule.pop("kind")]
     if "rates" in schedule:

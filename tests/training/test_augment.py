@@ -107,6 +107,15 @@ def test_a_warp_by_nothing_changes_nothing() -> None:
     assert torch.equal(moved, targets)
 
 
+def test_a_smaller_warp_is_the_whole_frame_made_smaller() -> None:
+    images, targets = frame_and_target()
+    warped, moved = warp(images, targets, scale=0, shift=0, flip=False, generator=generator(), size=0.75)
+    assert warped.shape[2:] == moved.shape[1:] == (18, 45)
+    assert not (moved == IGNORED).any()
+    assert torch.equal(warped[:, 0].round(), moved.float())
+    torch.testing.assert_close(moved.float().mean((1, 2)), targets.float().mean((1, 2)), rtol=0, atol=0.02)
+
+
 def test_a_flip_alone_mirrors_about_half_of_the_frames() -> None:
     images, targets = (part.repeat(25, *[1] * (part.ndim - 1)) for part in frame_and_target())
     warped, moved = warp(images, targets, scale=0, shift=0, flip=True, generator=generator())

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.training.tiny_data import write_frames
+from tests.training.tiny_data import road_recipe, write_frames
+from training.batches import RoadData
 from training.errors import UserError
 from training.kitti import IGNORED, Frame, list_frames, open_rgb, read_road, split_frames, target_of
+from training.recipes import Augmentation
 
 FOLDER = Path("data_road/training")
 
@@ -129,3 +131,14 @@ def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes) -> None:
     broken.write_bytes(content)
     with pytest.raises(UserError, match=r"uu_000000\.png cannot be read as an image"):
         read_road(list_frames(tmp_path), 8, 30)
+
+
+def test_frames_are_smaller_at_first_and_never_where_they_are_scored(tmp_path: Path) -> None:
+    write_frames(tmp_path)
+    growing = Augmentation(sizes=((0.0, 0.5), (0.5, 1.0)))
+    data = RoadData(road_recipe(epochs=2, augmentation=growing, height=12, width=40), tmp_path)
+    sizes = [{tuple(inputs.shape[2:]) for inputs, _ in data.epoch(number, seed=0)} for number in range(2)]
+    assert sizes == [{(6, 20)}, {(12, 40)}]
+    held_out = data.validation()
+    assert held_out is not None
+    assert {tuple(inputs.shape[2:]) for inputs, _ in held_out} == {(12, 40)}

@@ -66,6 +66,20 @@ def test_crops_grow_with_the_run() -> None:
     assert [crops.side(progress) for progress in (0, 0.49, 0.5, 0.74, 0.75, 0.99)] == [24, 24, 28, 28, 32, 32]
 
 
+def test_road_frames_grow_with_the_run() -> None:
+    sizes = Augmentation(sizes=((0.0, 0.75), (0.5, 1.0)))
+    assert [sizes.size(progress) for progress in (0, 0.49, 0.5, 0.99)] == [0.75, 0.75, 1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "message"),
+    [(((0.1, 1.0),), "sizes must start at 0"), (((0.0, 1.5),), "within"), (((0.0, 0.0),), "within")],
+)
+def test_sizes_are_parts_from_the_beginning_on(sizes: tuple[tuple[float, float], ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Augmentation(sizes=sizes)
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
