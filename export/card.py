@@ -141,7 +141,17 @@ def _history(config: RunConfig) -> str:
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
     begun = f"Recipe `{recipe.name}` ({recipe.summary}):\n{epochs}, batches of {recipe.batch_size}, "
     resumed = "".join(f"\nGone on with {origin}." for origin in config.later)
-    return f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`.{resumed}"
+    return (
+        f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`.{_start(config)}{resumed}"
+    )
+
+
+def _start(config: RunConfig) -> str:
+    if not config.start:
+        return ""
+    recipe, epochs, seed, commit = (config.start[key] for key in ("recipe", "epochs", "seed", "commit"))
+    earlier = f"after {epochs} epochs (seed {seed}, commit `{commit}`)"
+    return f"\nIt began with the weights of recipe `{recipe}` {earlier}."
 
 
 def _optimiser(recipe: Recipe) -> str:

@@ -30,12 +30,16 @@ def fit(
     compiled: bool,
     resume: bool,
     ranks: Ranks,
+    start: Path | None = None,
 ) -> None:
-    """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch."""
+    """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
+
+    It begins with random weights, or with those of the finished run `start`.
+    """
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
-    config = runs.new_config(recipe, seed)
+    config = runs.new_config(recipe, seed, start)
     ranks.first_does(lambda: _open(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
@@ -47,6 +51,8 @@ def fit(
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
     trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
+    if start is not None:
+        _begin_with(trainer, start)
     rows = _restore(trainer, run) if resume and begun else []
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
@@ -95,6 +101,16 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     runs.write_metrics(run, rows)
     draw_curves(rows, trainer.recipe, run / runs.CURVES)
     write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
+
+
+def _begin_with(trainer: Trainer, start: Path) -> None:
+    network, config = runs.load_network(start)
+    if config.recipe.network != trainer.recipe.network:
+        raise UserError(
+            f"{start} holds another network ({config.recipe.network}) than {trainer.recipe.name} trains "
+            f"({trainer.recipe.network})"
+        )
+    trainer.begin_with(network.state_dict())
 
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:

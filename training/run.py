@@ -1,6 +1,6 @@
 """A run directory: what was run, how it went, and where it can go on.
 
-config.json             recipe, seed, versions, commit; commits and versions that resumed it
+config.json             recipe, seed, versions, commit; what resumed it; whose weights it began with
 metrics.jsonl           one line an epoch
 state.safetensors       everything needed to resume
 checkpoint.safetensors  the final weights (their moving average, where the recipe keeps one)
@@ -9,6 +9,7 @@ curves.png              loss and score by epoch
 """
 
 import dataclasses
+import hashlib
 import json
 import platform
 import subprocess
@@ -35,6 +36,7 @@ class RunConfig:
     versions: dict[str, str]
     later: tuple[str, ...] = ()  # origins of what resumed it, where they differ from the one before
     imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
+    start: dict[str, Any] | None = None  # whose weights it began with, where not with random ones
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +46,7 @@ class RunConfig:
             "versions": self.versions,
             **({"later": list(self.later)} if self.later else {}),
             **({"imported": self.imported} if self.imported else {}),
+            **({"start": self.start} if self.start else {}),
         }
 
     @property
@@ -56,9 +59,20 @@ class RunConfig:
         return (self.origin, *self.later)
 
 
-def new_config(recipe: Recipe, seed: int) -> RunConfig:
+def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> RunConfig:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    return RunConfig(recipe, seed, current_commit(), versions)
+    begun = None if start is None else _start(start)
+    return RunConfig(recipe, seed, current_commit(), versions, start=begun)
+
+
+def _start(run: Path) -> dict[str, Any]:
+    """Which finished run's weights another run begins with; its directory may move."""
+    config, checkpoint = read_config(run), run / CHECKPOINT
+    if not checkpoint.is_file():
+        raise UserError(f"{checkpoint} is missing: --from takes a finished run")
+    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
+    trained = {"recipe": config.recipe.name, "epochs": config.recipe.epochs, "seed": config.seed}
+    return {**trained, "commit": config.commit, "sha256": digest}
 
 
 def make_directory(run: Path) -> None:
@@ -85,9 +99,9 @@ def read_config(run: Path) -> RunConfig:
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
-    """Names of recipe fields and seed in which two runs differ, with both values."""
-    mine = {**as_json(ours.recipe), "seed": ours.seed}
-    other = {**as_json(theirs.recipe), "seed": theirs.seed}
+    """Names of recipe fields, seed and start in which two runs differ, with both values."""
+    mine = {**as_json(ours.recipe), "seed": ours.seed, "from": ours.start}
+    other = {**as_json(theirs.recipe), "seed": theirs.seed, "from": theirs.start}
     return [f"{key}: {other.get(key)!r} -> {mine[key]!r}" for key in mine if mine[key] != other.get(key)]
 
 

@@ -121,6 +121,12 @@ class Trainer:
                 tensors[f"momentum.{name}"] = state[parameter]["momentum_buffer"]
         return tensors
 
+    def begin_with(self, weights: dict[str, Tensor]) -> None:
+        """Weights of another run in place of random ones."""
+        self.network.load_state_dict(weights)
+        if self.average:
+            self.average.network.load_state_dict(weights)
+
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
             return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}

@@ -1,6 +1,7 @@
 """Runs that are stopped, killed or interrupted while saving, against the run that never was: bit for bit."""
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from training.errors import UserError
 from training.fit import fit
 from training.ranks import Ranks
 from training.recipes import Recipe
+from training.schedule import OneCycle
 
 RECIPE = tiny_recipes()["tiny-cifar"]
 ROOT = Path(__file__).parents[2]
@@ -46,9 +48,19 @@ def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def train(data: Path, run: Path, *, recipe: Recipe = RECIPE, seed: int = 0, resume: bool = False) -> None:
+def train(
+    data: Path,
+    run: Path,
+    *,
+    recipe: Recipe = RECIPE,
+    seed: int = 0,
+    resume: bool = False,
+    start: Path | None = None,
+) -> None:
     device = torch.device("cpu")
-    fit(recipe, data, run, seed=seed, device=device, compiled=False, resume=resume, ranks=Ranks())
+    fit(
+        recipe, data, run, seed=seed, device=device, compiled=False, resume=resume, ranks=Ranks(), start=start
+    )
 
 
 def rows_of(run: Path) -> list[dict[str, Any]]:
@@ -218,6 +230,63 @@ def test_a_run_is_not_overwritten(data: Path, undisturbed: Path) -> None:
         train(data, undisturbed)
     with pytest.raises(UserError, match=r"another configuration .*seed: 0 -> 1"):
         train(data, undisturbed, seed=1, resume=True)
+
+
+def still(**changes: Any) -> Recipe:
+    """Training at a rate of nothing, one epoch: it ends with the weights that it began with."""
+    return dataclasses.replace(
+        RECIPE, epochs=1, schedule=OneCycle(peak=1e-30), weight_decay=0.0, kernel_rate=0.0, **changes
+    )
+
+
+def test_a_run_can_begin_with_the_weights_of_another(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    train(data, tmp_path / "run", recipe=still(), start=undisturbed)
+    before, _ = runs.load_network(undisturbed)
+    after, config = runs.load_network(tmp_path / "run")
+    for name, parameter in before.named_parameters():
+        torch.testing.assert_close(after.get_parameter(name), parameter, rtol=1e-6, atol=1e-7)
+    digest = hashlib.sha256((undisturbed / runs.CHECKPOINT).read_bytes()).hexdigest()
+    assert config.start == {
+        "recipe": "tiny-cifar",
+        "epochs": 3,
+        "seed": 0,
+        "commit": runs.current_commit(),
+        "sha256": digest,
+    }
+
+
+def test_a_run_from_another_resumes_as_if_never_stopped(
+    data: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(data, tmp_path / "whole", start=undisturbed)
+    for stop in (2, 12):  # in the first epoch, when there is no state yet, and in a later one
+        run, quiet, seen = tmp_path / f"stopped-{stop}", batches.CifarData.loss, iter(range(1000))
+
+        def interrupted(*given: Any, seen: Iterator[int] = seen, stop: int = stop, quiet: Any = quiet) -> Any:
+            if next(seen) == stop:
+                raise KeyboardInterrupt
+            return quiet(*given)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(batches.CifarData, "loss", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                train(data, run, start=undisturbed)
+        train(data, run, start=undisturbed, resume=True)
+        assert_same_run(run, tmp_path / "whole")
+
+
+def test_a_start_that_cannot_be_is_refused(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    other = still(network=dataclasses.replace(RECIPE.network, width=16))
+    with pytest.raises(UserError, match=r"holds another network .*width=8.* than tiny-cifar .*width=16"):
+        train(data, tmp_path / "run", recipe=other, start=undisturbed)
+    unfinished = tmp_path / "unfinished"
+    unfinished.mkdir()
+    shutil.copy(undisturbed / runs.CONFIG, unfinished)
+    with pytest.raises(UserError, match="is missing: --from takes a finished run"):
+        train(data, tmp_path / "run-2", start=unfinished)
+    train(data, tmp_path / "run-3", recipe=still(), start=undisturbed)
+    with pytest.raises(UserError, match=r"another configuration .*from:"):
+        train(data, tmp_path / "run-3", recipe=still(), resume=True)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) -> None:

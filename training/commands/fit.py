@@ -19,6 +19,7 @@ EXAMPLES = """examples:
   python -m training fit cifar10-quaternion --data data --out runs/mine
   python -m training fit cifar10-quaternion --data data --out runs/mine --resume
   python -m training fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
+  python -m training fit cifar10-quaternion --data data --out runs/longer --from runs/mine
   torchrun --nproc-per-node 2 -m training fit cifar10-quaternion --data data --out runs/mine"""
 MAX_EPOCHS = 100_000
 
@@ -28,6 +29,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_argument(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to write")
     parser.add_argument("--resume", action="store_true", help="go on from the last finished epoch of RUN")
+    parser.add_argument(
+        "--from",
+        type=Path,
+        metavar="RUN",
+        dest="start",
+        help="begin with the weights of this finished run of the same network, not with random ones",
+    )
     parser.add_argument(
         "--epochs", type=whole_number(1, MAX_EPOCHS), metavar="N", help="instead of the recipe's number"
     )
@@ -67,6 +75,7 @@ def run(options: argparse.Namespace) -> None:
             compiled=_compiled(options.compile),
             resume=options.resume,
             ranks=ranks,
+            start=options.start,
         )
 
 
