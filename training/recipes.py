@@ -143,7 +143,7 @@ def _road_fast(algebra: str) -> Recipe:
         batch_size=4,
         schedule=OneCycle(peak=0.1),
         weight_decay=2e-4,
-        kernel_rate=0.06,
+        kernel_rate=0.1,
         augmentation=Augmentation(flip="random", sizes=GROWING_FRAMES, scale=0.25, shift=0.1, colour=0.4),
         ema_decay=0.99,
         holdout=HOLDOUT,
