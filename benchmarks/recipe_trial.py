@@ -23,7 +23,7 @@ from training.trainer import Trainer
 
 def changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:
     """The recipe with the options that were given."""
-    names = ("epochs", "kernel_rate", "momentum", "batch_size", "height", "width")
+    names = ("epochs", "kernel_rate", "momentum", "batch_size", "prune", "height", "width")
     fields = {name: getattr(options, name) for name in names}
     if options.peak:
         fields["schedule"] = OneCycle(peak=options.peak)
@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--kernel-rate", type=float, help="0: SGD throughout")
     parser.add_argument("--momentum", type=float)
     parser.add_argument("--batch-size", type=int)
+    parser.add_argument("--prune", type=float, help="share of easy images that an epoch leaves out")
     parser.add_argument("--crop", type=int, help="one crop size throughout")
     parser.add_argument("--size", type=float, help="of road frames in training, as a part of the recipe's")
     parser.add_argument("--height", type=int, help="of the road network's input")
@@ -64,9 +65,11 @@ def main() -> None:
     )
     begun = time.monotonic()
 
-    def progress(images: int, loss: float, score: float) -> None:
+    def progress(images: int, of: int, loss: float, score: float) -> None:
         rate = images / (time.monotonic() - begun)
-        print(f"{images:,} images, loss {loss:.3f}, score {score:.3f}, {rate:.0f}/s", file=sys.stderr)
+        print(
+            f"{images:,} of {of:,} images, loss {loss:.3f}, score {score:.3f}, {rate:.0f}/s", file=sys.stderr
+        )
 
     for epoch in range(recipe.epochs):
         begun = time.monotonic()

@@ -6,28 +6,40 @@ exactly the batches that one process would.
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
 
 from . import augment, cifar, kitti, losses
 from .errors import UserError
+from .pruning import Pruning
 from .recipes import Recipe
 
-Batch = tuple[Tensor, Tensor]  # network input (B, 3, H, W), and labels (B,) or targets (B, H, W)
 VALIDATION_BATCH = 250
 ROAD_VALIDATION_BATCH = 4
+
+
+class Batch(NamedTuple):
+    inputs: Tensor  # (B, 3, H, W), normalised
+    truth: Tensor  # labels (B,) or targets (B, H, W)
+    which: Tensor | None = None  # (B,) which images, where an epoch leaves some out,
+    weights: Tensor | None = None  # (B,) and what each of the others stands for
+
+
+class Epoch(NamedTuple):
+    steps: int
+    batches: Iterator[Batch]
 
 
 class Data(Protocol):
     """What the loop needs to know of a data set. A score is (wrong, total); their ratio is minimised."""
 
-    def steps(self) -> int: ...
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]: ...
+    def epoch(self, number: int, seed: int) -> Epoch: ...
     def validation(self) -> Iterator[Batch] | None: ...
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor: ...
-    def score(self, logits: Tensor, truth: Tensor) -> Tensor: ...
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
+    def score(self, logits: Tensor, batch: Batch) -> Tensor: ...
+    def state(self) -> dict[str, Tensor]: ...
 
 
 def read_data(recipe: Recipe, directory: Path) -> Data:
@@ -40,16 +52,25 @@ class CifarData:
         everything = cifar.read_cifar(cifar.LAYOUTS[recipe.dataset], directory, "train")
         cut = len(everything) - recipe.holdout
         self.train, self.held = everything[:cut], everything[cut:]
-        _enough(len(self.train), recipe)
+        _enough(int(len(self.train) * (1 - recipe.prune)), recipe)
+        self.pruning = Pruning(len(self.train), recipe.prune) if recipe.prune else None
 
-    def steps(self) -> int:
-        return self.recipe.repeats * len(self.train) // self.recipe.batch_size
-
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+    def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)
-        for index in _shuffled(len(self.train), self.recipe, generator):
-            images = self._augment(self.train.images[index], index, number, seed, generator)
-            yield augment.normalise(images), self.train.labels[index]
+        if self.pruning:
+            order, weights = self.pruning.draw(number / self.recipe.epochs, generator)
+        else:
+            order, weights = _shuffled(len(self.train), self.recipe, generator), None
+        parts = _full_batches(order, self.recipe)
+        return Epoch(len(parts), self._batches(parts, weights, number, seed, generator))
+
+    def _batches(
+        self, parts: list[Tensor], weights: Tensor | None, epoch: int, seed: int, generator: Generator
+    ) -> Iterator[Batch]:
+        for index in parts:
+            images = self._augment(self.train.images[index], index, epoch, seed, generator)
+            labelled = Batch(augment.normalise(images), self.train.labels[index])
+            yield labelled if weights is None else labelled._replace(which=index, weights=weights[index])
 
     def _augment(self, images: Tensor, index: Tensor, epoch: int, seed: int, generator: Generator) -> Tensor:
         how = self.recipe.augmentation
@@ -62,11 +83,18 @@ class CifarData:
     def validation(self) -> Iterator[Batch] | None:
         return labelled_batches(self.held) if len(self.held) else None
 
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return losses.classification_loss(logits, truth, self.recipe.label_smoothing)
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        each = losses.classification_losses(logits, batch.truth, self.recipe.label_smoothing)
+        if self.pruning is None or batch.which is None or batch.weights is None:
+            return each.mean()
+        self.pruning.remember(batch.which, each)
+        return (each * batch.weights).sum() / batch.weights.sum()
 
-    def score(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return losses.wrong_and_total(logits, truth)
+    def score(self, logits: Tensor, batch: Batch) -> Tensor:
+        return losses.wrong_and_total(logits, batch.truth, batch.weights)
+
+    def state(self) -> dict[str, Tensor]:
+        return {"losses": self.pruning.losses} if self.pruning else {}
 
 
 class RoadData:
@@ -77,32 +105,33 @@ class RoadData:
         self.train = kitti.read_road(train, recipe.height, recipe.width)
         self.held = kitti.read_road(held, recipe.height, recipe.width) if held else None
 
-    def steps(self) -> int:
-        return self.recipe.repeats * len(self.train) // self.recipe.batch_size
-
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
-        how = self.recipe.augmentation
+    def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)
-        for index in _shuffled(len(self.train), self.recipe, generator):
+        parts = _full_batches(_shuffled(len(self.train), self.recipe, generator), self.recipe)
+        return Epoch(len(parts), self._batches(parts, number, generator))
+
+    def _batches(self, parts: list[Tensor], epoch: int, generator: Generator) -> Iterator[Batch]:
+        how = self.recipe.augmentation
+        for index in parts:
             images = self.train.images[index].float() / 255
             if how.colour:
                 images = augment.jitter_colour(images, how.colour, generator)
             images, targets = augment.warp(
                 images,
                 self.train.targets[index],
-                size=how.size(number / self.recipe.epochs),
+                size=how.size(epoch / self.recipe.epochs),
                 scale=how.scale,
                 shift=how.shift,
                 flip=how.flip != "none",
                 generator=generator,
             )
-            yield augment.normalise(images * 255), targets
+            yield Batch(augment.normalise(images * 255), targets)
 
     def validation(self) -> Iterator[Batch] | None:
         if self.held is None:
             return None
         return (
-            (augment.normalise(images), targets)
+            Batch(augment.normalise(images), targets)
             for images, targets in zip(
                 self.held.images.split(ROAD_VALIDATION_BATCH),
                 self.held.targets.split(ROAD_VALIDATION_BATCH),
@@ -110,24 +139,30 @@ class RoadData:
             )
         )
 
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return losses.road_loss(logits, truth)
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return losses.road_loss(logits, batch.truth)
 
-    def score(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return losses.disagreement_and_union(logits, truth)
+    def score(self, logits: Tensor, batch: Batch) -> Tensor:
+        return losses.disagreement_and_union(logits, batch.truth)
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
 
 def labelled_batches(data: cifar.LabelledImages) -> Iterator[Batch]:
     """The images as they are, in order."""
     for start in range(0, len(data), VALIDATION_BATCH):
         part = data[start : start + VALIDATION_BATCH]
-        yield augment.normalise(part.images), part.labels
+        yield Batch(augment.normalise(part.images), part.labels)
 
 
-def _shuffled(count: int, recipe: Recipe, generator: Generator) -> Iterator[Tensor]:
-    """Full batches of indices; the few images left over get their turn in another epoch."""
-    order = torch.cat([torch.randperm(count, generator=generator) for _ in range(recipe.repeats)])
-    yield from order[: len(order) // recipe.batch_size * recipe.batch_size].split(recipe.batch_size)
+def _shuffled(count: int, recipe: Recipe, generator: Generator) -> Tensor:
+    return torch.cat([torch.randperm(count, generator=generator) for _ in range(recipe.repeats)])
+
+
+def _full_batches(order: Tensor, recipe: Recipe) -> list[Tensor]:
+    """The few images left over get their turn in another epoch."""
+    return list(order[: len(order) // recipe.batch_size * recipe.batch_size].split(recipe.batch_size))
 
 
 def _enough(count: int, recipe: Recipe) -> None:

@@ -82,10 +82,9 @@ def _reopen(run: Path, config: runs.RunConfig, before: runs.RunConfig) -> None:
 
 def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:
     recipe, started = trainer.recipe, time.monotonic()
-    count = trainer.data.steps() * recipe.batch_size
-    with EpochProgress(epoch, recipe.epochs, count, recipe.network.task, shown=verbose) as progress:
+    with EpochProgress(epoch, recipe.epochs, recipe.network.task, shown=verbose) as progress:
         row = {"epoch": epoch + 1, **trainer.train_epoch(epoch, progress.update)}
-        row["images_per_second"] = count / (time.monotonic() - started)
+        row["images_per_second"] = row["images"] / (time.monotonic() - started)
         validation = trainer.validate()
         if validation is not None:
             row["validation_score"] = validation

@@ -7,8 +7,9 @@ from torch.nn import functional as F
 from .kitti import IGNORED
 
 
-def classification_loss(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    return F.cross_entropy(logits, labels, label_smoothing=smoothing)
+def classification_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+    """One an image."""
+    return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
 
 
 def road_loss(logits: Tensor, targets: Tensor) -> Tensor:
@@ -22,10 +23,10 @@ def road_loss(logits: Tensor, targets: Tensor) -> Tensor:
     return entropy / valid.sum().clamp_min(1) + 1 - dice
 
 
-def wrong_and_total(logits: Tensor, labels: Tensor) -> Tensor:
-    """(2,): misclassified images, and images. Their ratio is the error."""
-    wrong = (logits.argmax(1) != labels).sum()
-    return torch.stack([wrong, torch.full_like(wrong, len(labels))]).double()
+def wrong_and_total(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """(2,): misclassified images, and images, or the sums of their weights. Their ratio is the error."""
+    weights = torch.ones(len(labels), device=labels.device) if weights is None else weights
+    return torch.stack([weights[logits.argmax(1) != labels].sum(), weights.sum()]).double()
 
 
 def disagreement_and_union(logits: Tensor, targets: Tensor) -> Tensor:

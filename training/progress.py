@@ -10,14 +10,15 @@ SCORE_NAMES = {"classification": "error", "segmentation": "1 - IoU"}
 
 
 class EpochProgress:
-    def __init__(self, epoch: int, epochs: int, images: int, task: str, *, shown: bool):
+    def __init__(self, epoch: int, epochs: int, task: str, *, shown: bool):
         self.title = f"epoch {epoch + 1}/{epochs}"
         self.score_name = SCORE_NAMES[task]
         self.shown = shown
         live = shown and sys.stderr.isatty()
-        self.bar = tqdm(total=images, desc=self.title, unit="img", disable=not live, leave=False)
+        self.bar = tqdm(desc=self.title, unit="img", disable=not live, leave=False)
 
-    def update(self, images: int, loss: float, score: float) -> None:
+    def update(self, images: int, of: int, loss: float, score: float) -> None:
+        self.bar.total = of
         self.bar.set_postfix_str(f"loss {loss:.3f}, {self.score_name} {score:.2%}", refresh=False)
         self.bar.update(images - self.bar.n)
 

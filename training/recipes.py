@@ -70,6 +70,7 @@ class Recipe:
     ema_decay: float = 0.999  # 0 keeps the last weights instead
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
     repeats: int = 1  # how often an epoch visits each training image
+    prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
     height: int = 32
     width: int = 32
 
@@ -79,6 +80,8 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
         if not (0 <= self.ema_decay < 1 and 0 <= self.label_smoothing < 1 and 0 <= self.momentum < 1):
             raise ValueError("ema_decay, label_smoothing and momentum must lie within [0, 1)")
+        if not 0 <= self.prune < 1 or (self.prune and (self.repeats > 1 or self.dataset == "kitti-road")):
+            raise ValueError("prune must lie within [0, 1), and goes with CIFAR and one visit an epoch")
         if min(self.weight_decay, self.kernel_rate, self.holdout) < 0:
             raise ValueError("weight_decay, kernel_rate and holdout must not be negative")
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
@@ -107,6 +110,19 @@ def _cifar_fast(
         kernel_rate=0.06,
         augmentation=Augmentation(crops=GROWING_CROPS),
         holdout=holdout,
+    )
+
+
+def _cifar_second() -> Recipe:
+    first = _cifar_fast("quaternion", "cifar10", 10)
+    return dataclasses.replace(
+        first,
+        name=_name(first.name, "second"),
+        summary=f"a second cycle for what {first.name} has trained (--from), skipping much that it knows",
+        epochs=64,
+        schedule=OneCycle(peak=0.15, warm_up=0.05),
+        augmentation=Augmentation(crops=((0.0, 24), (0.5, 28), (0.8, 32))),
+        prune=0.5,
     )
 
 
@@ -184,6 +200,7 @@ def _all() -> dict[str, Callable[[], Recipe]]:
     builders: list[Callable[[], Recipe]] = [
         *(partial(_cifar_fast, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
         partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
+        _cifar_second,
         *(partial(_road_fast, algebra) for algebra in ours),
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),

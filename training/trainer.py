@@ -18,7 +18,7 @@ from .ranks import Ranks
 from .recipes import Recipe
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-Progress = Callable[[int, float, float], None]  # images seen, mean loss, mean score, since the epoch began
+Progress = Callable[[int, int, float, float], None]  # images seen and to come, mean loss, mean score, so far
 
 
 class Trainer:
@@ -51,34 +51,35 @@ class Trainer:
         self.step = 0
 
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
-        """Train on one pass of the data; mean loss, score (error, or 1 - IoU) and last learning rate."""
+        """Train on one pass of the data; images, mean loss and score (error, or 1 - IoU), last rate."""
         self.network.train()
-        steps, score = self.data.steps(), torch.zeros(2, dtype=torch.double, device=self.device)
+        steps, batches = self.data.epoch(epoch, self.seed)
+        images, score = steps * self.recipe.batch_size, torch.zeros(2, dtype=torch.double, device=self.device)
         losses: list[Tensor] = []
         rates: list[float] = []
-        for i, batch in enumerate(self.data.epoch(epoch, self.seed)):
+        for i, batch in enumerate(batches):
             rates.append(self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs))
             loss, batch_score = self._train_step(batch, rates[-1])
             losses.append(loss)
             score += batch_score
             if (i + 1) % CHECK_EVERY == 0 or i + 1 == steps:
                 mean = self._mean_finite(losses, rates)
-                progress((i + 1) * self.recipe.batch_size, mean, _ratio(score))
-        return {"loss": self._mean_finite(losses, rates), "score": _ratio(score), "rate": rates[-1]}
+                progress((i + 1) * self.recipe.batch_size, images, mean, _ratio(score))
+        mean = self._mean_finite(losses, rates)
+        return {"images": images, "loss": mean, "score": _ratio(score), "rate": rates[-1]}
 
     def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
         """One step on a whole batch: its loss and score, the same on every rank."""
-        inputs = self.ranks.share(batch[0]).to(self.device, non_blocking=True)
-        truth = batch[1].to(self.device, non_blocking=True)
+        batch = on_device(batch._replace(inputs=self.ranks.share(batch.inputs)), self.device)
         self.network.zero_grad(set_to_none=True)
-        logits = self.ranks.whole(self._model(inputs))
-        loss = self.data.loss(logits, truth)
+        logits = self.ranks.whole(self._model(batch.inputs))
+        loss = self.data.loss(logits, batch)
         (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
         self._update(rate)
         self.step += 1
         if self.average:
             self.average.update(self.step)
-        return loss.detach(), self.data.score(logits.detach(), truth)
+        return loss.detach(), self.data.score(logits.detach(), batch)
 
     def _update(self, rate: float) -> None:
         for group in self.sgd.param_groups:
@@ -119,7 +120,7 @@ class Trainer:
             state = self._optimiser_of(parameter).state
             if parameter in state:
                 tensors[f"momentum.{name}"] = state[parameter]["momentum_buffer"]
-        return tensors
+        return tensors | {f"data.{name}": value for name, value in self.data.state().items()}
 
     def begin_with(self, weights: dict[str, Tensor]) -> None:
         """Weights of another run in place of random ones."""
@@ -138,6 +139,8 @@ class Trainer:
         for name, saved in part("momentum.").items():
             buffer: Any = torch.empty_like(parameters[name]).copy_(saved)  # in the parameter's memory layout
             self._optimiser_of(parameters[name]).state[parameters[name]]["momentum_buffer"] = buffer
+        for name, value in self.data.state().items():
+            value.copy_(tensors[f"data.{name}"])
         self.step = step
 
     def _optimiser_of(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
@@ -158,15 +161,23 @@ def parameter_groups(
 def score_of(
     network: nn.Module,
     batches: Iterator[Batch],
-    score: Callable[[Tensor, Tensor], Tensor],
+    score: Callable[[Tensor, Batch], Tensor],
     device: torch.device,
 ) -> float:
     """The pooled score of a network in evaluation mode."""
     network.eval()
     total = torch.zeros(2, dtype=torch.double, device=device)
-    for inputs, truth in batches:
-        total += score(network(inputs.to(device)), truth.to(device))
+    for batch in batches:
+        there = on_device(batch, device)
+        total += score(network(there.inputs), there)
     return _ratio(total)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """What the network and its loss compute with; `which` stays on the CPU."""
+    inputs, truth = (part.to(device, non_blocking=True) for part in (batch.inputs, batch.truth))
+    weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
+    return Batch(inputs, truth, batch.which, weights)
 
 
 def _ratio(score: Tensor) -> float:

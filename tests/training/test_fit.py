@@ -16,8 +16,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny_command import install_tiny_recipes, tiny_recipes, write_tiny_data
-from training import batches
+from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
 from training import run as runs
 from training.__main__ import main
 from training.batches import read_data
@@ -128,7 +127,7 @@ def test_an_epoch_draws_from_its_own_generator_only(data: Path, name: str) -> No
     source = read_data(tiny_recipes()[name], data)
 
     def epoch(number: int, seed: int = 0) -> list[torch.Tensor]:
-        return [part for batch in source.epoch(number, seed) for part in batch]
+        return [part for batch in source.epoch(number, seed).batches for part in batch if part is not None]
 
     torch.manual_seed(1)
     first, state = epoch(1), torch.get_rng_state()
@@ -144,14 +143,7 @@ def test_an_epoch_draws_from_its_own_generator_only(data: Path, name: str) -> No
 def test_an_interrupted_epoch_is_run_again(
     data: Path, undisturbed: Path, tmp_path: Path, step: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    quiet, seen = batches.CifarData.loss, iter(range(1000))
-
-    def interrupted(self: batches.CifarData, logits: torch.Tensor, truth: torch.Tensor) -> torch.Tensor:
-        if next(seen) == step:
-            raise KeyboardInterrupt
-        return quiet(self, logits, truth)
-
-    monkeypatch.setattr(batches.CifarData, "loss", interrupted)
+    interrupt_at(step, monkeypatch.setattr)
     with pytest.raises(KeyboardInterrupt):
         train(data, tmp_path / "run")
     train(data, tmp_path / "run", resume=True)
@@ -260,15 +252,9 @@ def test_a_run_from_another_resumes_as_if_never_stopped(
 ) -> None:
     train(data, tmp_path / "whole", start=undisturbed)
     for stop in (2, 12):  # in the first epoch, when there is no state yet, and in a later one
-        run, quiet, seen = tmp_path / f"stopped-{stop}", batches.CifarData.loss, iter(range(1000))
-
-        def interrupted(*given: Any, seen: Iterator[int] = seen, stop: int = stop, quiet: Any = quiet) -> Any:
-            if next(seen) == stop:
-                raise KeyboardInterrupt
-            return quiet(*given)
-
+        run = tmp_path / f"stopped-{stop}"
         with monkeypatch.context() as patch:
-            patch.setattr(batches.CifarData, "loss", interrupted)
+            interrupt_at(stop, patch.setattr)
             with pytest.raises(KeyboardInterrupt):
                 train(data, run, start=undisturbed)
         train(data, run, start=undisturbed, resume=True)

@@ -137,8 +137,9 @@ def test_frames_are_smaller_at_first_and_never_where_they_are_scored(tmp_path: P
     write_frames(tmp_path)
     growing = Augmentation(sizes=((0.0, 0.5), (0.5, 1.0)))
     data = RoadData(road_recipe(epochs=2, augmentation=growing, height=12, width=40), tmp_path)
-    sizes = [{tuple(inputs.shape[2:]) for inputs, _ in data.epoch(number, seed=0)} for number in range(2)]
+    epochs = [data.epoch(number, seed=0).batches for number in range(2)]
+    sizes = [{tuple(batch.inputs.shape[2:]) for batch in batches} for batches in epochs]
     assert sizes == [{(6, 20)}, {(12, 40)}]
     held_out = data.validation()
     assert held_out is not None
-    assert {tuple(inputs.shape[2:]) for inputs, _ in held_out} == {(12, 40)}
+    assert {tuple(batch.inputs.shape[2:]) for batch in held_out} == {(12, 40)}

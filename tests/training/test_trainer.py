@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.training.oracles import randn
-from training.batches import Batch
+from training.batches import Batch, Epoch
 from training.errors import UserError
 from training.muon import Muon, hypercomplex_convolutions
 from training.network import Network, NetworkConfig
@@ -39,31 +39,34 @@ class Noise:
     def __init__(self, spoiled: int | None = None):
         self.spoiled = spoiled
 
-    def steps(self) -> int:
-        return 3
+    def epoch(self, number: int, seed: int) -> Epoch:
+        return Epoch(3, self.batches(number, seed))
 
-    def epoch(self, number: int, seed: int) -> Iterator[Batch]:
+    def batches(self, number: int, seed: int) -> Iterator[Batch]:
         for i in range(3):
             images = randn(6, 3, 8, 8, seed=100 * seed + 10 * number + i, dtype=torch.float32)
             if i == self.spoiled:
                 images[4] = torch.nan
-            yield images.contiguous(memory_format=torch.channels_last), torch.arange(6) % 4
+            yield Batch(images.contiguous(memory_format=torch.channels_last), torch.arange(6) % 4)
 
     def validation(self) -> Iterator[Batch] | None:
         return None
 
-    def loss(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return F.cross_entropy(logits, truth)
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        return F.cross_entropy(logits, batch.truth)
 
-    def score(self, logits: Tensor, truth: Tensor) -> Tensor:
-        return torch.stack([(logits.argmax(1) != truth).sum(), torch.tensor(len(truth))]).double()
+    def score(self, logits: Tensor, batch: Batch) -> Tensor:
+        return torch.stack([(logits.argmax(1) != batch.truth).sum(), torch.tensor(len(batch.truth))]).double()
+
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
 
 def trainer(recipe: Recipe = RECIPE, data: Noise | None = None) -> Trainer:
     return Trainer(recipe, 0, data or Noise(), torch.device("cpu"), compiled=False, ranks=Ranks())
 
 
-def ignore(images: int, loss: float, score: float) -> None:
+def ignore(images: int, of: int, loss: float, score: float) -> None:
     """A progress bar that nobody watches."""
 
 
@@ -78,7 +81,7 @@ def test_an_epoch_is_plain_nesterov() -> None:
     ]
     optimiser = torch.optim.SGD(groups, lr=0.1, momentum=0.9, nesterov=True, fused=False, foreach=False)
     losses = []
-    for i, (images, labels) in enumerate(Noise().epoch(1, 0)):
+    for i, (images, labels, *_) in enumerate(Noise().batches(1, 0)):
         for group in optimiser.param_groups:
             group["lr"] = OneCycle(peak=0.1).rate(1 + i / 3, 2)
         optimiser.zero_grad()
@@ -127,10 +130,10 @@ def test_a_kernel_rate_gives_hypercomplex_kernels_alone_to_muon() -> None:
     """The kernels move by what Muon makes of their gradients; all the rest by clipped SGD."""
     ours = trainer(dataclasses.replace(RECIPE, kernel_rate=0.5, momentum=0.0))
     before = copy.deepcopy(ours.network)
-    (images, labels), *_ = Noise().epoch(0, 0)
+    images, labels, *_ = next(Noise().batches(0, 0))
     F.cross_entropy(before.train()(images), labels).backward()
     ours.network.train()
-    ours._train_step((images, labels), 0.1)
+    ours._train_step(Batch(images, labels), 0.1)
     kernels = hypercomplex_convolutions(before)
     muon = Muon(kernels, momentum=0.0)
     muon.param_groups[0]["lr"] = 0.05
@@ -164,9 +167,10 @@ def test_a_loss_that_is_no_number_names_step_rate_and_remedy(spoiled: int) -> No
 
 
 def test_progress_is_told_as_it_is() -> None:
-    told: list[tuple[int, float, float]] = []
+    told: list[tuple[int, int, float, float]] = []
     row = trainer().train_epoch(0, lambda *values: told.append(values))
-    assert told == [(18, row["loss"], row["score"])]
+    assert told == [(18, 18, row["loss"], row["score"])]
+    assert row["images"] == 18
     assert 0 <= row["score"] <= 1
 
 
@@ -175,7 +179,7 @@ def test_score_is_pooled_in_evaluation_mode() -> None:
     images, labels = randn(5, 3, 8, 8, dtype=torch.float32), torch.arange(5)
     error = score_of(
         network,
-        iter([(images[:4], labels[:4]), (images[4:], labels[4:])]),
+        iter([Batch(images[:4], labels[:4]), Batch(images[4:], labels[4:])]),
         Noise().score,
         torch.device("cpu"),
     )

@@ -26,7 +26,7 @@ import torch
 from tests.training.tiny_data import road_recipe, write_cifar, write_frames
 from training import batches, cifar, recipes, run
 from training.__main__ import main
-from training.batches import Batch
+from training.batches import Batch, Epoch
 from training.network import NetworkConfig
 from training.recipes import Augmentation, Recipe
 from training.schedule import OneCycle
@@ -67,6 +67,18 @@ def write_tiny_data(data: Path) -> None:
     write_frames(data, each=4)
 
 
+def interrupt_at(step: int, set_attribute: Callable[[Any, str, Any], None]) -> None:
+    """Ctrl-C in the loss of this step, counted from now on."""
+    quiet, seen = batches.CifarData.loss, iter(range(1000))
+
+    def interrupted(*given: Any) -> Any:
+        if next(seen) == step:
+            raise KeyboardInterrupt
+        return quiet(*given)
+
+    set_attribute(batches.CifarData, "loss", interrupted)
+
+
 def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
     def happen() -> None:
         if kind == "kill":
@@ -74,11 +86,16 @@ def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
         Path(os.environ["PAUSED"]).touch()
         time.sleep(600)
 
-    def troubled(data: batches.CifarData, number: int, seed: int) -> Iterator[Batch]:
-        for i, batch in enumerate(undisturbed(data, number, seed)):
-            if (number, i) == (epoch, step):
-                happen()
-            yield batch
+    def troubled(data: batches.CifarData, number: int, seed: int) -> Epoch:
+        steps, quiet = undisturbed(data, number, seed)
+
+        def batches() -> Iterator[Batch]:
+            for i, batch in enumerate(quiet):
+                if (number, i) == (epoch, step):
+                    happen()
+                yield batch
+
+        return Epoch(steps, batches())
 
     def troubled_replace(part: Path, path: Path) -> Path:
         if path.name == run.STATE and len(run.read_metrics(path.parent)) > epoch:
@@ -96,9 +113,9 @@ def _late(seconds: float) -> None:
     """The last rank comes late to the run directory: the first has written into it by then."""
     prompt = run.new_config
 
-    def new_config(recipe: Recipe, seed: int) -> run.RunConfig:
+    def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> run.RunConfig:
         time.sleep(seconds)
-        return prompt(recipe, seed)
+        return prompt(recipe, seed, start)
 
     run.new_config = new_config
 
