@@ -33,6 +33,7 @@ from .overlay import OVERLAY, SAMPLE, draw_overlay
 from .probe import pack_probe, probe_images, tolerance
 from .proof import prove
 from .quantise import quantise
+from .rounding import rounded
 from .runtime import predictor_of
 from .scenes import Images, synthetic
 from .scores import LOSS_UNITS, MAX_LOSS, answers_to_agree_with, loss_of, measure
@@ -135,8 +136,9 @@ def _write_others(
         half = write_graph(folded, *source.size, Precision.FP16)
         (directory / FILES[Precision.FP16]).write_bytes(_checked(half, Precision.FP16))
     if Precision.INT8 in precisions:
-        fp32 = (directory / FILES[Precision.FP32]).read_bytes()
-        integer = quantise(fp32, source.material.calibration.images)
+        images = source.material.calibration.images
+        careful = write_graph(rounded(folded, images), *source.size, Precision.FP32)
+        integer = quantise(careful.SerializeToString(), images)
         (directory / FILES[Precision.INT8]).write_bytes(_checked(integer, Precision.INT8))
 
 
