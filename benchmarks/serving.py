@@ -5,7 +5,7 @@
 
 All take turns on the same cores with the same model and images, several rounds in one run; whoever is not
 measured is stopped. Raw onnxruntime runs the same prepared input over and over with the session options of
-the service. Needs wrk, and litserve in some environment.
+the service. Needs wrk, and litserve with python-multipart, pillow and onnxruntime in some environment.
 """
 
 import argparse

@@ -83,7 +83,8 @@ def test_a_run_directory_holds_what_it_promises(undisturbed: Path) -> None:
     assert {path.name for path in undisturbed.iterdir()} == expected
     rows = runs.read_metrics(undisturbed)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
-    assert set(rows[0]) == {"epoch", "loss", "score", "rate", "images_per_second", "validation_score"}
+    numbers = {"epoch", "images", "loss", "score", "rate", "images_per_second", "validation_score"}
+    assert set(rows[0]) == numbers
     network, config = runs.load_network(undisturbed)
     assert config.seed == 0
     assert network.config == RECIPE.network
