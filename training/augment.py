@@ -92,6 +92,23 @@ def jitter_colour(images: Tensor, strength: float, generator: Generator) -> Tens
     return ((images - mean) * contrast + mean).clamp_(0, 1)
 
 
+def cast_shadow(images: Tensor, darkest: float, generator: Generator) -> Tensor:
+    """A ragged band of shade across every other frame, which takes up to `darkest` of the light."""
+    batch, _, height, width = images.shape
+
+    def draw(bound: float, *shape: int) -> Tensor:
+        return _uniform((batch, *(shape or (1, 1))), bound, generator)
+
+    y, x = torch.linspace(-1, 1, height)[:, None], torch.linspace(-1, 1, width)[None]
+    angle, middle, half_width = draw(torch.pi), draw(1), 0.3 + draw(0.25)
+    ragged = F.interpolate(draw(0.2, 1, 8, 24), (height, width), mode="bicubic")[:, 0]
+    outside = (x * angle.cos() + y * angle.sin() - middle).abs() - half_width + ragged
+    sharpness = torch.exp(3 + draw(1))  # from a blur to a line
+    shade = torch.sigmoid(-sharpness * outside) * (darkest / 2 + draw(darkest / 2))
+    cast = torch.randint(2, (batch, 1, 1), generator=generator)
+    return images * (1 - cast * shade)[:, None]
+
+
 def _uniform(shape: tuple[int, ...], bound: float, generator: Generator) -> Tensor:
     return (2 * torch.rand(shape, generator=generator) - 1) * bound
 

@@ -116,6 +116,8 @@ class RoadData:
             images = self.train.images[index].float() / 255
             if how.colour:
                 images = augment.jitter_colour(images, how.colour, generator)
+            if how.shadow:
+                images = augment.cast_shadow(images, how.shadow, generator)
             images, targets = augment.warp(
                 images,
                 self.train.targets[index],

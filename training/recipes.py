@@ -32,6 +32,7 @@ class Augmentation:
     scale: float = 0.0  # segmentation: sizes change by exp(+-scale)
     shift: float = 0.0  # segmentation: of the frame's size
     colour: float = 0.0  # segmentation: strength of exposure, gamma and white balance
+    shadow: float = 0.0  # segmentation: the most light that a shadow across a frame takes
 
     def __post_init__(self) -> None:
         for name in ("crops", "sizes"):
@@ -40,6 +41,8 @@ class Augmentation:
                 raise ValueError(f"{name} must start at 0 and rise, not {starts}")
         if not all(0 < size <= 1 for _, size in self.sizes):
             raise ValueError(f"sizes are parts of the recipe's, within (0, 1], not {self.sizes}")
+        if not 0 <= self.shadow < 1:
+            raise ValueError(f"shadow {self.shadow} must lie within [0, 1)")
 
     def side(self, progress: float) -> int:
         """The side of the crop when `progress` of the run is done."""
@@ -168,6 +171,20 @@ def _road_fast(algebra: str) -> Recipe:
     )
 
 
+def _road_second() -> Recipe:
+    first = _road_fast("quaternion")
+    return dataclasses.replace(
+        first,
+        name=_name(first.name, "second"),
+        summary=f"a second cycle for what {first.name} has trained (--from), with shadows",
+        epochs=16,
+        schedule=OneCycle(peak=0.05),
+        augmentation=dataclasses.replace(
+            first.augmentation, sizes=((0.0, 1.0),), scale=0.35, colour=0.5, shadow=0.7
+        ),
+    )
+
+
 def _road_paper(algebra: str) -> Recipe:
     return Recipe(
         name=_name("paper", "kitti-road", algebra),
@@ -202,6 +219,7 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
         _cifar_second,
         *(partial(_road_fast, algebra) for algebra in ours),
+        _road_second,
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),
     ]

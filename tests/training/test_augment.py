@@ -6,6 +6,7 @@ import torch
 from torch import Generator
 
 from training.augment import (
+    cast_shadow,
     epoch_generator,
     flip_alternately,
     flip_randomly,
@@ -134,6 +135,19 @@ def test_a_shift_moves_by_at_most_its_part_and_ignores_what_comes_in() -> None:
     rows, columns = ignored.all(2).sum(1), ignored.all(1).sum(1)
     assert rows.max() == 2  # a tenth of 20
     assert columns.max() == 4  # a tenth of 40
+
+
+def test_a_shadow_darkens_a_part_of_about_half_of_the_frames() -> None:
+    images = torch.full((400, 3, 16, 52), 0.8)
+    shaded = cast_shadow(images, 0.7, generator())
+    lost = 1 - shaded / images
+    assert lost.min() >= -1e-6
+    assert 0.6 < lost.max() <= 0.7 + 1e-6
+    assert torch.equal(shaded[:, 0], shaded[:, 2])  # light is lost, not colour
+    touched = lost.flatten(1).amax(1) > 0
+    assert 150 < int(touched.sum()) < 250
+    part = (lost[touched] > 0.5 * lost[touched].amax((1, 2, 3), keepdim=True)).float().mean((1, 2, 3))
+    assert 0.05 < part.mean() < 0.6  # a band, neither a speck nor the whole frame
 
 
 def test_colour_keeps_its_range_and_its_strength() -> None:
