@@ -12,6 +12,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from training.augment import normalise
+
 from .folded import FoldedNetwork
 from .scenes import Images
 
@@ -73,7 +75,7 @@ def _moments(network: FoldedNetwork, images: Images) -> dict[str, _Moments]:
         layer.register_forward_pre_hook(found[name])
     _, height, width, _ = images.shape
     for part in torch.from_numpy(images).split(max(1, PIXELS // (height * width))):
-        single(part.permute(0, 3, 1, 2).float() / 127.5 - 1)
+        single(normalise(part.permute(0, 3, 1, 2)))
     return found
 
 

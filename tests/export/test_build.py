@@ -164,6 +164,15 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
     assert not place.out.exists()
 
 
+def test_the_card_says_whose_weights_a_run_began_with(tmp_path: Path) -> None:
+    start = {"recipe": "first", "epochs": 7, "seed": 3, "commit": "abc", "sha256": "0"}
+    place = road_place(tmp_path)
+    write_config(place.run, dataclasses.replace(read_config(place.run), start=start))
+    build(place.run, place.data, place.out, [Precision.FP32])
+    card = (place.out / "README.md").read_text()
+    assert "began with the weights of recipe `first` after 7 epochs (seed 3, commit `abc`)" in card
+
+
 def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:
     place = road_place(tmp_path, holdout=0)
     source = {"file": "theirs.h5", "sha256": "0" * 64}
