@@ -122,8 +122,8 @@ def _cifar_second() -> Recipe:
         first,
         name=_name(first.name, "second"),
         summary=f"a second cycle for what {first.name} has trained (--from), skipping much that it knows",
-        epochs=64,
-        schedule=OneCycle(peak=0.15, warm_up=0.05),
+        epochs=32,
+        schedule=OneCycle(peak=0.1, warm_up=0.05),
         augmentation=Augmentation(crops=((0.0, 24), (0.5, 28), (0.8, 32))),
         prune=0.5,
     )
