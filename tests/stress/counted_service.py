@@ -55,13 +55,18 @@ class Alive:
 
 
 def count_alive() -> Alive:
-    """In this process. A pool starts a thread when it first needs it: those are no growth, up to its size."""
+    """In this process. A future that a task awaits is part of that task: the server's own come and go.
+
+    A pool starts a thread when it first needs it: those are no growth, up to its size.
+    """
     gc.collect()
+    tasks = asyncio.all_tasks()
+    awaited = {id(task._fut_waiter) for task in tasks}  # type: ignore[attr-defined]  # asyncio has no public name
     pending = [f for f in gc.get_objects() if isinstance(f, asyncio.Future) and not f.done()]
     pooled = sum(thread.name.startswith(POOLS) for thread in threading.enumerate())
     return Alive(
-        tasks=len(asyncio.all_tasks()),
-        futures=len(pending),
+        tasks=len(tasks),
+        futures=sum(id(f) not in awaited for f in pending if f not in tasks),
         threads=len(list(Path("/proc/self/task").iterdir())) - min(pooled, POOLED),
         files=len(list(Path("/proc/self/fd").iterdir())),
     )

@@ -1,10 +1,12 @@
 """A short version of every attack. What is a matter of speed or memory is left to `make stress`."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from tests.stress.attacks import ATTACKS
+from tests.stress.counted_service import count_alive
 from tests.stress.record import Record
 from tests.stress.reliability import page
 
@@ -21,6 +23,23 @@ def test_what_must_hold_holds(name: str, tmp_path: Path) -> None:
     attack = ATTACKS[name]
     record = attack.run(tmp_path, **attack.short)
     assert missed(record) == []
+
+
+def test_a_census_counts_what_nobody_awaits() -> None:
+    async def growth() -> list[tuple[int, int]]:
+        before = count_alive()
+        future = asyncio.get_running_loop().create_future()
+        forgotten = count_alive()
+        task = asyncio.create_task(asyncio.wait_for(future, None))
+        await asyncio.sleep(0)
+        awaited = count_alive()
+        future.set_result(None)
+        await task
+        return [
+            (alive.tasks - before.tasks, alive.futures - before.futures) for alive in (forgotten, awaited)
+        ]
+
+    assert asyncio.run(growth()) == [(0, 1), (1, 0)]
 
 
 def test_the_page_tells_what_was_missed() -> None:
