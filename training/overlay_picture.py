@@ -16,7 +16,7 @@ from .kitti import open_rgb, target_of
 from .road_evaluation import FrameResult, at_frame_size
 from .road_metrics import Mask, road_mask
 
-COLUMNS, ROWS = 3, 5
+COLUMNS, ROWS = 3, 7
 TILE = (620, 187)  # width, height
 GAP, HEADER = 12, 64
 PAPER, INK = (250, 250, 248), (30, 30, 30)
