@@ -110,6 +110,7 @@ def work(algebra: str, mode: str, options: argparse.Namespace) -> None:
     import torch
     from torch.nn import functional as F
 
+    from training.compilation import compiled
     from training.network import Network, NetworkConfig
     from training.trainer import parameter_groups
 
@@ -121,7 +122,7 @@ def work(algebra: str, mode: str, options: argparse.Namespace) -> None:
     network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     groups = parameter_groups(network, 2e-4)
     optimiser = torch.optim.SGD(groups, lr=0.01, momentum=0.9, nesterov=True, fused=True)
-    model = torch.compile(network, dynamic=False) if mode == "compiled" else network
+    model = compiled(network) if mode == "compiled" else network
     images = torch.randn(options.batch, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(CLASSES, (options.batch,))
 

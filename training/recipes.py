@@ -122,9 +122,9 @@ def _cifar_second() -> Recipe:
         first,
         name=_name(first.name, "second"),
         summary=f"a second cycle for what {first.name} has trained (--from), skipping much that it knows",
-        epochs=32,
+        epochs=100,
         schedule=OneCycle(peak=0.1, warm_up=0.05),
-        augmentation=Augmentation(crops=((0.0, 24), (0.5, 28), (0.8, 32))),
+        augmentation=Augmentation(crops=((0.0, 24), (0.35, 28), (0.7, 32))),
         prune=0.5,
     )
 

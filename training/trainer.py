@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from . import compilation
 from .batches import Batch, Data
 from .ema import Average
 from .errors import UserError
@@ -47,7 +48,7 @@ class Trainer:
                 "ignore", "Grad strides do not match"
             )  # of 1 x 1 kernels: one layout, two names
             model = DistributedDataParallel(self.network, forward_sync_buffers=False)
-        self._model = torch.compile(model, dynamic=False) if compiled else model
+        self._model = compilation.compiled(model) if compiled else model
         self.step = 0
 
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
