@@ -34,7 +34,7 @@ def fit(
 ) -> None:
     """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
 
-    It begins with random weights, or with those of the finished run `start`.
+    It begins with random weights, or with those of the finished run `start`, as far as they fit.
     """
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
@@ -103,13 +103,18 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _begin_with(trainer: Trainer, start: Path) -> None:
+    """All weights of the run `start`, or all but its head's, where it was trained for another task."""
     network, config = runs.load_network(start)
-    if config.recipe.network != trainer.recipe.network:
+    theirs, ours = config.recipe.network, trainer.recipe.network
+    if theirs.body != ours.body:
         raise UserError(
-            f"{start} holds another network ({config.recipe.network}) than {trainer.recipe.name} trains "
-            f"({trainer.recipe.network})"
+            f"{start} holds another network ({theirs}) than {trainer.recipe.name} trains ({ours}): "
+            "--from allows other dilations and another task, nothing else"
         )
-    trainer.begin_with(network.state_dict())
+    weights = network.state_dict()
+    if theirs.head != ours.head:
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
+    trainer.begin_with(weights)
 
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:

@@ -54,6 +54,16 @@ class NetworkConfig:
         if self.classes < 1:
             raise ValueError(f"{self.classes} classes are too few: use 1 or more")
 
+    @property
+    def body(self) -> tuple[object, ...]:
+        """What decides the weights of everything but the head; dilations decide none."""
+        return self.algebra, self.depth, self.width, self.encoding, self.whiten
+
+    @property
+    def head(self) -> tuple[object, ...]:
+        """What decides the weights of the head, besides the width."""
+        return (self.task, self.classes) if self.task == "classification" else (self.task,)
+
 
 class Components(nn.Module):
     """RGB -> d blocks of 3: the image itself, then d - 1 learned blocks (one, for real networks).

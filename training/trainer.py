@@ -124,10 +124,10 @@ class Trainer:
         return tensors | {f"data.{name}": value for name, value in self.data.state().items()}
 
     def begin_with(self, weights: dict[str, Tensor]) -> None:
-        """Weights of another run in place of random ones."""
-        self.network.load_state_dict(weights)
+        """Weights of another run in place of random ones, which stay where it has none."""
+        self.network.load_state_dict(self.network.state_dict() | weights)
         if self.average:
-            self.average.network.load_state_dict(weights)
+            self.average.network.load_state_dict(self.network.state_dict())
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         def part(prefix: str) -> dict[str, Tensor]:

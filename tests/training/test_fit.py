@@ -17,6 +17,7 @@ import pytest
 import torch
 
 from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
+from tests.training.tiny_data import road_recipe, write_frames
 from training import run as runs
 from training.__main__ import main
 from training.batches import read_data
@@ -246,6 +247,23 @@ def test_a_run_can_begin_with_the_weights_of_another(data: Path, undisturbed: Pa
         "commit": runs.current_commit(),
         "sha256": digest,
     }
+
+
+def test_a_road_network_can_begin_with_what_a_classifier_learnt(undisturbed: Path, tmp_path: Path) -> None:
+    """All but the head, which is another."""
+    network = dataclasses.replace(
+        RECIPE.network, task="segmentation", dilations=(2,) * 3 * RECIPE.network.depth
+    )
+    write_frames(tmp_path)
+    rest = {"schedule": OneCycle(peak=1e-30), "weight_decay": 0.0, "kernel_rate": 0.0}
+    train(tmp_path, tmp_path / "run", recipe=road_recipe(network=network, **rest), start=undisturbed)
+    before, _ = runs.load_network(undisturbed)
+    after, _ = runs.load_network(tmp_path / "run")
+    body = {name: p for name, p in before.named_parameters() if not name.startswith("head.")}
+    assert len(body) == len(list(before.parameters())) - 2
+    for name, parameter in body.items():
+        torch.testing.assert_close(after.get_parameter(name), parameter, rtol=1e-6, atol=1e-7)
+    assert after.get_parameter("head.0.weight").any()
 
 
 def test_a_run_from_another_resumes_as_if_never_stopped(

@@ -34,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RUN",
         dest="start",
-        help="begin with the weights of this finished run of the same network, not with random ones",
+        help="begin with the weights of this finished run, not with random ones; of a network for "
+        "another task all but the head",
     )
     parser.add_argument(
         "--epochs", type=whole_number(1, MAX_EPOCHS), metavar="N", help="instead of the recipe's number"
