@@ -7,6 +7,7 @@ from service.artifact import Description, Metric, Precision, Task
 from training.recipes import Recipe
 from training.run import CURVES, RunConfig
 
+from .description import begun_with
 from .overlay import OVERLAY
 
 # Table 1 of the paper: error in percent by data set, depth and algebra.
@@ -149,17 +150,16 @@ def _history(config: RunConfig) -> str:
 def _start(config: RunConfig) -> str:
     if not config.start:
         return ""
-    recipe, epochs, seed, commit = (config.start[key] for key in ("recipe", "epochs", "seed", "commit"))
-    earlier = f"after {epochs} epochs (seed {seed}, commit `{commit}`)"
-    return f"\nIt began with the weights of recipe `{recipe}` {earlier}."
+    same_head = config.start.config.recipe.network.head == config.recipe.network.head
+    which = "the weights" if same_head else "all weights but the head's"
+    return f"\nIt began with {which} of another run ({begun_with(config)})."
 
 
 def _optimiser(recipe: Recipe) -> str:
-    peak = max(recipe.schedule.rate(epoch, recipe.epochs) for epoch in range(recipe.epochs))
     kernels = (
         f"; kernels by orthogonal steps of {recipe.kernel_rate:g} times that" if recipe.kernel_rate else ""
     )
-    return f"SGD at up to {peak:.2g}{kernels}"
+    return f"SGD at up to {recipe.schedule.highest:.2g}{kernels}"
 
 
 def _choice(splits: set[str]) -> str:

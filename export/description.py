@@ -29,10 +29,11 @@ FILES = {Precision.FP32: "model.onnx", Precision.FP16: "model.fp16.onnx", Precis
 RESIZE = {Task.CLASSIFICATION: Resize.CENTRE_SQUARE, Task.SEGMENTATION: Resize.STRETCH}
 DEPTHS = {2: "shallow", 10: "deep"}
 CIFAR_LICENCE = "none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
+NON_COMMERCIAL = "CC BY-NC-SA 3.0"
 LICENCES = {  # of the data, and of weights trained on it
     "cifar10": (CIFAR_LICENCE, "MIT"),
     "cifar100": (CIFAR_LICENCE, "MIT"),
-    "kitti-road": ("CC BY-NC-SA 3.0", "CC BY-NC-SA 3.0"),
+    "kitti-road": (NON_COMMERCIAL, NON_COMMERCIAL),
 }
 
 
@@ -115,15 +116,28 @@ def _network(recipe: Recipe) -> str:
 
 def _training(config: RunConfig, material: Material) -> Training:
     data, weights = LICENCES[config.recipe.dataset]
+    learnt_before = {LICENCES[earlier.recipe.dataset][1] for earlier in config.ancestors}
     return Training(
         recipe=config.recipe.name,
         epochs=config.recipe.epochs,
         seed=config.seed,
         commit=_commit(config),
+        start=begun_with(config) or None,
         dataset=material.dataset,
         data_licence=data,
-        weights_licence=weights,
+        weights_licence=NON_COMMERCIAL if NON_COMMERCIAL in learnt_before else weights,
     )
+
+
+def begun_with(config: RunConfig) -> str:
+    """Whose weights a run began with, and those in turn; nothing where they were random."""
+    return "; before that ".join(_weights_of(earlier) for earlier in config.ancestors)
+
+
+def _weights_of(run: RunConfig) -> str:
+    if run.imported:
+        return "imported from {file} (sha256 {sha256})".format(**run.imported)
+    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, commit {run.commit}"
 
 
 def _commit(config: RunConfig) -> str:

@@ -16,11 +16,7 @@ def read_run(run: Path) -> tuple[Network, RunConfig]:
             f"`python -m training fit {config.recipe.name} --out {run} --data DIR "
             f"--epochs {config.recipe.epochs} --seed {config.seed} --resume` goes on"
         )
-    try:
-        network, config = load_network(run)
-    except (RuntimeError, ValueError, KeyError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"{run / CHECKPOINT} is not a network of this version ({reason})") from error
+    network, config = load_network(run)
     check_finite(network)
     return network, config
 

@@ -96,6 +96,7 @@ class Training(_Strict):
     epochs: Annotated[int, Field(gt=0)]
     seed: int
     commit: str
+    start: str | None = None  # whose weights it began with, where not with random ones
     dataset: str
     data_licence: str
     weights_licence: str

@@ -40,7 +40,9 @@ def fit(
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
     config = runs.new_config(recipe, seed, start)
-    ranks.first_does(lambda: _open(run, config, resume=resume))
+    if resume and start is None and (run / runs.STATE).exists():  # the start is in the state already
+        config = dataclasses.replace(config, start=runs.read_config(run).start)
+    ranks.first_does(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
         raise UserError(
@@ -51,9 +53,11 @@ def fit(
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
     trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
-    if start is not None:
-        _begin_with(trainer, start)
     rows = _restore(trainer, run) if resume and begun else []
+    if start is not None and not rows:
+        _check_history(config)
+        _begin_with(trainer, start)
+    ranks.first_does(lambda: _record(run, config))
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
         ranks.first_does(lambda: _save(trainer, run, rows))
@@ -62,19 +66,22 @@ def fit(
     )
 
 
-def _open(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
+def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
+    """Whether this run may go into the directory. Nothing is written before data and start are there."""
     if not (run / runs.CONFIG).exists():
         runs.make_directory(run)
-        runs.write_config(run, config)
     elif not resume:
         raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
-    else:
-        _reopen(run, config, runs.read_config(run))
-
-
-def _reopen(run: Path, config: runs.RunConfig, before: runs.RunConfig) -> None:
-    if changed := runs.differences(config, before):
+    elif changed := runs.differences(config, runs.read_config(run)):
         raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
+
+
+def _record(run: Path, config: runs.RunConfig) -> None:
+    """What is about to train, or to go on with what another version began."""
+    if not (run / runs.CONFIG).exists():
+        runs.write_config(run, config)
+        return
+    before = runs.read_config(run)
     if config.origin != before.origins[-1]:
         print(f"{run} goes on with {config.origin}; it was begun with {before.origins[0]}", file=sys.stderr)
         runs.write_config(run, dataclasses.replace(before, later=(*before.later, config.origin)))
@@ -102,14 +109,30 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
 
 
+def _check_history(config: runs.RunConfig) -> None:
+    """Whether what the earlier runs did to the weights spoils this one."""
+    recipe = config.recipe
+    for earlier in (ancestor.recipe for ancestor in config.ancestors):
+        if earlier.dataset == recipe.dataset and earlier.holdout < recipe.holdout:
+            raise UserError(
+                f"{earlier.name} was trained on images that {recipe.name} holds out: "
+                "no score on them would mean anything"
+            )
+        if recipe.kernel_rate and not earlier.kernel_rate:
+            raise UserError(
+                f"{earlier.name} was trained without orthogonal steps, which would change the lengths of its "
+                f"kernels: begin {recipe.name} with a run that takes them (kernel_rate above 0)"
+            )
+
+
 def _begin_with(trainer: Trainer, start: Path) -> None:
-    """All weights of the run `start`, or all but its head's, where it was trained for another task."""
+    """All weights of the run `start`, or all but its head's, where it tells other classes apart."""
     network, config = runs.load_network(start)
     theirs, ours = config.recipe.network, trainer.recipe.network
     if theirs.body != ours.body:
         raise UserError(
             f"{start} holds another network ({theirs}) than {trainer.recipe.name} trains ({ours}): "
-            "--from allows other dilations and another task, nothing else"
+            "--from allows other dilations, another task and other classes, nothing else"
         )
     weights = network.state_dict()
     if theirs.head != ours.head:

@@ -64,7 +64,7 @@ class Recipe:
     epochs: int
     batch_size: int
     schedule: Schedule
-    weight_decay: float  # on kernels only, never on gamma, beta or biases
+    weight_decay: float  # on kernels that SGD moves, never on gamma, beta or biases
     kernel_rate: float = 0.0  # > 0: hypercomplex kernels take orthogonal steps of this times the rate (Muon)
     augmentation: Augmentation = field(default_factory=Augmentation)
     label_smoothing: float = 0.0
@@ -186,6 +186,8 @@ def _road_second() -> Recipe:
 
 
 def _road_paper(algebra: str) -> Recipe:
+    # Two things are not theirs: an epoch is every training frame, where they drew 150 at random, and `scale`
+    # also changes the aspect by a third of what it changes the size.
     return Recipe(
         name=_name("paper", "kitti-road", algebra),
         summary=f"the paper's procedure: {algebra} road network without whitening",

@@ -13,6 +13,7 @@ import hashlib
 import json
 import platform
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ class RunConfig:
     versions: dict[str, str]
     later: tuple[str, ...] = ()  # origins of what resumed it, where they differ from the one before
     imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
-    start: dict[str, Any] | None = None  # whose weights it began with, where not with random ones
+    start: "Start | None" = None  # whose weights it began with, where not with random ones
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -46,8 +47,16 @@ class RunConfig:
             "versions": self.versions,
             **({"later": list(self.later)} if self.later else {}),
             **({"imported": self.imported} if self.imported else {}),
-            **({"start": self.start} if self.start else {}),
+            **({"start": self.start.as_json()} if self.start else {}),
         }
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "RunConfig":
+        fields = data | {"recipe": from_json(data["recipe"]), "later": tuple(data.get("later", ()))}
+        if "start" in data:
+            start = data["start"]
+            fields["start"] = Start(cls.from_json(start["config"]), start["sha256"])
+        return cls(**fields)
 
     @property
     def origin(self) -> str:
@@ -58,6 +67,24 @@ class RunConfig:
     def origins(self) -> tuple[str, ...]:
         return (self.origin, *self.later)
 
+    @property
+    def ancestors(self) -> Iterator["RunConfig"]:
+        """The runs whose weights it began with, the latest first."""
+        if self.start:
+            yield self.start.config
+            yield from self.start.config.ancestors
+
+
+@dataclass(frozen=True)
+class Start:
+    """A finished run; it is told by what it did and by its weights, for its directory may move."""
+
+    config: RunConfig
+    sha256: str  # of its checkpoint
+
+    def as_json(self) -> dict[str, Any]:
+        return {"config": self.config.as_json(), "sha256": self.sha256}
+
 
 def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> RunConfig:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
@@ -65,14 +92,11 @@ def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> RunConfi
     return RunConfig(recipe, seed, current_commit(), versions, start=begun)
 
 
-def _start(run: Path) -> dict[str, Any]:
-    """Which finished run's weights another run begins with; its directory may move."""
+def _start(run: Path) -> Start:
     config, checkpoint = read_config(run), run / CHECKPOINT
     if not checkpoint.is_file():
         raise UserError(f"{checkpoint} is missing: --from takes a finished run")
-    digest = hashlib.sha256(checkpoint.read_bytes()).hexdigest()
-    trained = {"recipe": config.recipe.name, "epochs": config.recipe.epochs, "seed": config.seed}
-    return {**trained, "commit": config.commit, "sha256": digest}
+    return Start(config, hashlib.sha256(checkpoint.read_bytes()).hexdigest())
 
 
 def make_directory(run: Path) -> None:
@@ -89,9 +113,7 @@ def write_config(run: Path, config: RunConfig) -> None:
 def read_config(run: Path) -> RunConfig:
     path = run / CONFIG
     try:
-        data = json.loads(path.read_text())
-        recipe = from_json(data.pop("recipe"))
-        return RunConfig(recipe, **data | {"later": tuple(data.get("later", ()))})
+        return RunConfig.from_json(json.loads(path.read_text()))
     except OSError as error:
         raise UserError(f"{path} cannot be read ({error.strerror}): is {run} a run directory?") from error
     except (ValueError, KeyError, TypeError) as error:
@@ -100,9 +122,14 @@ def read_config(run: Path) -> RunConfig:
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
     """Names of recipe fields, seed and start in which two runs differ, with both values."""
-    mine = {**as_json(ours.recipe), "seed": ours.seed, "from": ours.start}
-    other = {**as_json(theirs.recipe), "seed": theirs.seed, "from": theirs.start}
+    mine, other = _identity(ours), _identity(theirs)
     return [f"{key}: {other.get(key)!r} -> {mine[key]!r}" for key in mine if mine[key] != other.get(key)]
+
+
+def _identity(config: RunConfig) -> dict[str, Any]:
+    """What makes it this run and no other; the words that describe its recipe do not."""
+    fields = as_json(config.recipe) | {"seed": config.seed, "from": config.start and config.start.sha256}
+    return {name: value for name, value in fields.items() if name != "summary"}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -118,11 +145,15 @@ def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]
     """The finished network of a run, in evaluation mode."""
     config = read_config(run)
     tensors, meaning = read_tensors(run / name)
-    trained = dataclasses.replace(config, recipe=from_json(meaning["recipe"]), seed=meaning["seed"])
-    if changed := differences(config, trained):
-        raise UserError(f"{run / name} is of another configuration than {CONFIG} ({'; '.join(changed)})")
     network = Network(config.recipe.network)
-    network.load_state_dict(tensors)
+    try:
+        trained = dataclasses.replace(config, recipe=from_json(meaning["recipe"]), seed=meaning["seed"])
+        if changed := differences(config, trained):
+            raise UserError(f"{run / name} is of another configuration than {CONFIG} ({'; '.join(changed)})")
+        network.load_state_dict(tensors)
+    except (RuntimeError, ValueError, KeyError, TypeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{run / name} is not a network of this version ({reason})") from error
     return network.eval(), config
 
 

@@ -15,6 +15,10 @@ class OneCycle:
         if not (self.peak > 0 and 0 < self.warm_up < 1):
             raise ValueError(f"peak {self.peak} must be positive and warm_up {self.warm_up} within (0, 1)")
 
+    @property
+    def highest(self) -> float:
+        return self.peak
+
     def rate(self, epoch: float, epochs: int) -> float:
         """The rate at `epoch`, a fraction counted from 0, of a run of `epochs`."""
         progress = epoch / epochs
@@ -33,6 +37,10 @@ class Steps:
         starts = [start for start, _ in self.rates]
         if not starts or starts[0] != 0 or starts != sorted(set(starts)):
             raise ValueError(f"steps must start at epoch 0 and rise, not {starts}")
+
+    @property
+    def highest(self) -> float:
+        return max(rate for _, rate in self.rates)
 
     def rate(self, epoch: float, epochs: int) -> float:  # noqa: ARG002 - the same call for every schedule
         return next(rate for start, rate in reversed(self.rates) if epoch >= start)

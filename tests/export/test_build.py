@@ -19,6 +19,7 @@ from export.runtime import predictor_of
 from export.verify import verify
 from service.artifact import Description, Precision, read_description, verify_digests
 from tests.export.tiny import Place, classifier_place, road_place
+from tests.training.tiny_data import road_recipe
 from training.checkpoint import read_tensors, write_tensors
 from training.cifar import LAYOUTS, read_cifar
 from training.errors import UserError
@@ -26,7 +27,7 @@ from training.kitti import list_frames, open_rgb, split_frames
 from training.label_evaluation import evaluate_labels
 from training.prediction import predictor
 from training.road_evaluation import evaluate_road
-from training.run import CHECKPOINT, read_config, write_config
+from training.run import CHECKPOINT, RunConfig, Start, read_config, write_config
 
 ALL = tuple(Precision)
 FILES = {"model.onnx", "model.fp16.onnx", "model.int8.onnx", "model.json", "probe.npz", "README.md"}
@@ -164,13 +165,24 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
     assert not place.out.exists()
 
 
-def test_the_card_says_whose_weights_a_run_began_with(tmp_path: Path) -> None:
-    start = {"recipe": "first", "epochs": 7, "seed": 3, "commit": "abc", "sha256": "0"}
-    place = road_place(tmp_path)
-    write_config(place.run, dataclasses.replace(read_config(place.run), start=start))
-    build(place.run, place.data, place.out, [Precision.FP32])
+def test_card_and_description_say_whose_weights_a_run_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A classifier that began with a road network: its licence stays that of the road data."""
+    place = classifier_place(tmp_path, monkeypatch)
+    theirs = {"file": "theirs.h5", "sha256": "1234"}
+    first = RunConfig(road_recipe(name="first", epochs=7), 3, "abc", {}, imported=theirs)
+    second = RunConfig(road_recipe(name="second", epochs=9), 4, "def", {}, start=Start(first, "5678"))
+    config = dataclasses.replace(read_config(place.run), start=Start(second, "90ab"))
+    write_config(place.run, config)
+    training = build(place.run, place.data, place.out, [Precision.FP32]).training
+    assert training.start == (
+        "recipe second, 9 epochs, seed 4, commit def; before that imported from theirs.h5 (sha256 1234)"
+    )
+    assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = (place.out / "README.md").read_text()
-    assert "began with the weights of recipe `first` after 7 epochs (seed 3, commit `abc`)" in card
+    assert f"It began with all weights but the head's of another run ({training.start})." in card
+    assert "Not for commercial use." in card
 
 
 def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import torch
 
 from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
-from tests.training.tiny_data import road_recipe, write_frames
+from tests.training.tiny_data import road_recipe, write_frames, write_run
 from training import run as runs
 from training.__main__ import main
 from training.batches import read_data
@@ -240,13 +241,7 @@ def test_a_run_can_begin_with_the_weights_of_another(data: Path, undisturbed: Pa
     for name, parameter in before.named_parameters():
         torch.testing.assert_close(after.get_parameter(name), parameter, rtol=1e-6, atol=1e-7)
     digest = hashlib.sha256((undisturbed / runs.CHECKPOINT).read_bytes()).hexdigest()
-    assert config.start == {
-        "recipe": "tiny-cifar",
-        "epochs": 3,
-        "seed": 0,
-        "commit": runs.current_commit(),
-        "sha256": digest,
-    }
+    assert config.start == runs.Start(runs.read_config(undisturbed), digest)
 
 
 def test_a_road_network_can_begin_with_what_a_classifier_learnt(undisturbed: Path, tmp_path: Path) -> None:
@@ -270,13 +265,14 @@ def test_a_run_from_another_resumes_as_if_never_stopped(
     data: Path, undisturbed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(data, tmp_path / "whole", start=undisturbed)
-    for stop in (2, 12):  # in the first epoch, when there is no state yet, and in a later one
-        run = tmp_path / f"stopped-{stop}"
+    # In the first epoch there is no state yet, and the start is needed again; in a later one it is not.
+    for stop, again in ((2, undisturbed), (12, undisturbed), (12, None)):
+        run = tmp_path / f"stopped-{stop}-{again is None}"
         with monkeypatch.context() as patch:
             interrupt_at(stop, patch.setattr)
             with pytest.raises(KeyboardInterrupt):
                 train(data, run, start=undisturbed)
-        train(data, run, start=undisturbed, resume=True)
+        train(data, run, start=again, resume=True)
         assert_same_run(run, tmp_path / "whole")
 
 
@@ -289,9 +285,42 @@ def test_a_start_that_cannot_be_is_refused(data: Path, undisturbed: Path, tmp_pa
     shutil.copy(undisturbed / runs.CONFIG, unfinished)
     with pytest.raises(UserError, match="is missing: --from takes a finished run"):
         train(data, tmp_path / "run-2", start=unfinished)
-    train(data, tmp_path / "run-3", recipe=still(), start=undisturbed)
+    train(data, tmp_path / "run-3", recipe=still())
     with pytest.raises(UserError, match=r"another configuration .*from:"):
-        train(data, tmp_path / "run-3", recipe=still(), resume=True)
+        train(data, tmp_path / "run-3", recipe=still(), start=undisturbed, resume=True)
+
+
+def test_weights_that_saw_what_is_held_out_are_refused(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    """Nor by a detour: the run between them held everything out."""
+    assert RECIPE.holdout > 0
+    train(data, tmp_path / "saw", recipe=still(holdout=0))
+    write_run(tmp_path / "detour", still(holdout=RECIPE.holdout + 1))
+    saw, detour = (runs.read_config(tmp_path / name) for name in ("saw", "detour"))
+    runs.write_config(tmp_path / "detour", dataclasses.replace(detour, start=runs.Start(saw, "")))
+    for start in ("saw", "detour"):
+        with pytest.raises(UserError, match="was trained on images that tiny-cifar holds out"):
+            train(data, tmp_path / f"after-{start}", recipe=still(), start=tmp_path / start)
+        assert not (tmp_path / f"after-{start}" / runs.CONFIG).exists()
+    train(data, tmp_path / "fair", recipe=still(), start=undisturbed)
+
+
+def test_kernels_whose_lengths_would_change_are_refused(data: Path, tmp_path: Path) -> None:
+    train(data, tmp_path / "by-sgd", recipe=still())
+    orthogonal = dataclasses.replace(RECIPE, kernel_rate=0.1)
+    with pytest.raises(UserError, match="trained without orthogonal steps"):
+        train(data, tmp_path / "run", recipe=orthogonal, start=tmp_path / "by-sgd")
+
+
+def test_what_fails_before_it_trains_leaves_no_run_behind(
+    data: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    """A mistyped --data or --from, put right, is no second run."""
+    with pytest.raises(UserError, match="is missing"):
+        train(tmp_path / "typo", tmp_path / "run")
+    with pytest.raises(UserError, match="cannot be read"):
+        train(data, tmp_path / "run", start=tmp_path / "typo")
+    train(data, tmp_path / "run")
+    assert_same_run(tmp_path / "run", undisturbed)
 
 
 def test_a_batch_that_cannot_be_shared_is_refused(data: Path, tmp_path: Path) -> None:
@@ -323,10 +352,15 @@ def test_the_best_weights_can_be_measured(
 def test_what_goes_on_with_other_code_says_so_and_remembers(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    """And what finds it finished does not: it has trained nothing."""
     run = tmp_path / "run"
-    for commit in ("first", "second", "second", "third"):
-        monkeypatch.setattr(runs, "current_commit", lambda commit=commit: commit)
-        train(data, run, resume=True)
+    for commit, stop in (("first", 2), ("second", 2), ("second", 12), ("third", 0), ("fourth", 0)):
+        with monkeypatch.context() as patch:
+            patch.setattr(runs, "current_commit", lambda commit=commit: commit)
+            if stop:
+                interrupt_at(stop, patch.setattr)
+            with pytest.raises(KeyboardInterrupt) if stop else nullcontext():
+                train(data, run, resume=True)
     config = runs.read_config(run)
     assert config.commit == "first"
     assert [origin.partition(",")[0] for origin in config.origins] == [

@@ -1,7 +1,7 @@
 """Train a recipe into a run directory.
 
-The run can be stopped at any time, by Ctrl-C or a kill: --resume goes on from the last finished epoch and
-gives exactly the run that was never stopped.
+The run can be stopped at any time, by Ctrl-C or a kill: --resume goes on from the last finished epoch and, on
+a CPU of the same kind and with the same --compile, gives exactly the run that was never stopped.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RUN",
         dest="start",
-        help="begin with the weights of this finished run, not with random ones; of a network for "
-        "another task all but the head",
+        help="begin with the weights of this finished run, not with random ones; where it was trained for "
+        "another task or other classes, with all but those of its head",
     )
     parser.add_argument(
         "--epochs", type=whole_number(1, MAX_EPOCHS), metavar="N", help="instead of the recipe's number"
