@@ -70,8 +70,20 @@ def test_nothing_runs_with_more_rights_than_it_needs(name: str) -> None:
     assert service["cap_drop"] == ["ALL"]
     assert service["security_opt"] == ["no-new-privileges:true"]
     assert service["restart"] == "unless-stopped"
-    assert {"cpus", "memory"} <= service["deploy"]["resources"]["limits"].keys()
     assert "privileged" not in service
+
+
+@pytest.mark.parametrize("name", GPU["services"])
+def test_limits_bound_it_and_hold_on_a_host_of_any_size(name: str) -> None:
+    limits = GPU["services"][name]["deploy"]["resources"]["limits"]
+    assert "memory" in limits
+    assert float(limits.get("cpus", 0)) <= 1  # an engine refuses to limit to more CPUs than there are
+
+
+def test_the_limit_of_threads_leaves_room_on_a_large_host() -> None:
+    limits = GPU["services"]["service"]["deploy"]["resources"]["limits"]
+    threads_per_cpu = 4  # two models, a new version of one beside them, and decoding
+    assert limits["pids"] > threads_per_cpu * 256
 
 
 @pytest.mark.parametrize("name", GPU["services"])
