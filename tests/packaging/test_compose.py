@@ -1,12 +1,14 @@
 """The compose files, merged as Docker Compose merges them, against its schema and our own promises."""
 
 import json
+import shlex
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from dockerfile_parse import DockerfileParser
 from jsonschema import Draft202012Validator
 
 from service.settings import Settings, from_environment
@@ -109,12 +111,47 @@ def test_only_the_gpu_stack_reserves_a_gpu() -> None:
     assert CPU["services"]["service"]["deploy"]["resources"] == {"limits": resources["limits"]}
 
 
+def image_environment(runtime: str) -> dict[str, str]:
+    """What the stages on the way to the image of that runtime set."""
+    stages: dict[str, dict[str, str]] = {}
+    stage = ""
+    for step in DockerfileParser(str(ROOT / "docker/service.Dockerfile"), cache_content=True).structure:
+        if step["instruction"] == "FROM":
+            base, _, stage = step["value"].replace("${RUNTIME}", runtime).partition(" AS ")
+            stages[stage] = dict(stages.get(base, {}))
+        elif step["instruction"] == "ENV":
+            stages[stage] |= dict(pair.split("=", 1) for pair in shlex.split(step["value"]))
+    return stages[""]  # the last has no name
+
+
+def settings_in(tree: Tree, runtime: str, **env_file: str) -> Settings:
+    """As Compose ranks them: the image below quatserve.env, and that below `environment`."""
+    environment = image_environment(runtime) | env_file | tree["services"]["service"]["environment"]
+    return Settings.model_validate(from_environment(environment))
+
+
 @pytest.mark.parametrize(("tree", "runtime", "device"), [(GPU, "gpu", "cuda"), (CPU, "cpu", "cpu")])
 def test_image_and_device_belong_together(tree: Tree, runtime: str, device: str) -> None:
     service = tree["services"]["service"]
     assert service["build"]["args"] == {"RUNTIME": runtime}
     assert service["image"] == f"quatserve:{runtime}"
-    assert Settings.model_validate(from_environment(service["environment"])).device == device
+    assert settings_in(tree, runtime).device == device
+
+
+@pytest.mark.parametrize(("tree", "runtime"), [(GPU, "gpu"), (CPU, "cpu")])
+def test_the_file_of_settings_is_heard(tree: Tree, runtime: str) -> None:
+    settings = settings_in(tree, runtime, QUATSERVE_DEVICE="auto", QUATSERVE_API_KEYS="key")
+    assert (settings.device, settings.keys()) == ("auto", ("key",))
+
+
+@pytest.mark.parametrize(("tree", "runtime"), [(GPU, "gpu"), (CPU, "cpu")])
+def test_it_cannot_move_what_ports_mounts_and_health_check_rely_on(tree: Tree, runtime: str) -> None:
+    moved = {"QUATSERVE_HOST": "127.0.0.1", "QUATSERVE_PORT": "9000", "QUATSERVE_MODELS_DIR": "/elsewhere"}
+    settings, service = settings_in(tree, runtime, **moved), tree["services"]["service"]
+    assert settings.host == "0.0.0.0"
+    assert service["ports"][0].endswith(f":{settings.port}")
+    assert f"127.0.0.1:{settings.port}/" in service["healthcheck"]["test"][-1]
+    assert service["volumes"] == [f"./models:{settings.models_dir}:ro"]
 
 
 def test_a_stop_waits_for_the_drain() -> None:
