@@ -8,7 +8,8 @@ import yaml
 
 from service.metrics import Metrics
 
-MONITORING = Path(__file__).parents[2] / "docker/monitoring"
+ROOT = Path(__file__).parents[2]
+MONITORING = ROOT / "docker/monitoring"
 METRIC = re.compile(r"\b(?:quatserve|process)_\w+")
 SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "gauge": [""]}
 
@@ -53,3 +54,11 @@ def test_the_dashboard_finds_its_data_source() -> None:
     (source,) = yaml.safe_load((MONITORING / "datasource.yml").read_text())["datasources"]
     panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
     assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
+
+
+def test_the_readme_says_how_prometheus_gets_an_api_key() -> None:
+    line = "authorization: {credentials: KEY}"
+    assert f"`{line}`" in (ROOT / "README.md").read_text()
+    commented = (MONITORING / "prometheus.yml").read_text()
+    (job,) = yaml.safe_load(commented.replace(f"# {line}", line))["scrape_configs"]
+    assert job["authorization"] == {"credentials": "KEY"}
