@@ -118,9 +118,14 @@ def upright_rgb(image: Image.Image) -> Image.Image:
 
 
 def _orientation(image: Image.Image) -> int:
+    """As the EXIF says; whatever is no number there, or cannot be read, turns nothing."""
     if image.info.keys().isdisjoint(ORIENTATION_SOURCES):
         return 1
-    return int(image.getexif().get(ORIENTATION_TAG, 1))
+    try:
+        found = image.getexif().get(ORIENTATION_TAG)
+    except Exception:  # noqa: BLE001  # Pillow raises what it likes on a damaged block; the pixels are whole
+        return 1
+    return found if isinstance(found, int) else 1
 
 
 def _grey_of_16_bits(image: Image.Image) -> Image.Image:

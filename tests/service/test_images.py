@@ -173,6 +173,21 @@ def test_exif_turns_the_image_upright(orientation: int, kind: str) -> None:
     np.testing.assert_array_equal(found, TURNS[orientation](stored))
 
 
+def exif_with(kind: int, value: bytes) -> bytes:
+    """An orientation of any type, written byte by byte."""
+    return b"Exif\0\0II*\0" + struct.pack("<IHHHI4sI", 8, 1, 0x0112, kind, 1, value, 0)
+
+
+@pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
+@pytest.mark.parametrize(
+    "exif",
+    [exif_with(2, b"x"), exif_with(7, b"\6"), exif_with(11, struct.pack("<f", 6)), b"Exif\0\0no TIFF at all"],
+    ids=["ascii", "bytes", "float", "unreadable"],
+)
+def test_an_orientation_that_is_no_number_turns_nothing(exif: bytes, kind: str) -> None:
+    assert images.decode(encoded(noise(30, 20), kind, exif=exif), LIMIT).size == (30, 20)
+
+
 # --- to the network's size ---
 
 
