@@ -109,6 +109,11 @@ def pad_to(buckets: Sequence[int], count: int) -> int:
     return next((size for size in buckets if size >= count), count)
 
 
+def padded(images: list[Images], buckets: Sequence[int]) -> Images:
+    """One batch, its last image repeated to fill a bucket: of the rows, only the first are anybody's."""
+    return np.array(images + images[-1:] * (pad_to(buckets, len(images)) - len(images)))
+
+
 class Batcher:
     """One function, one thread, one bounded queue. Every method is called from the event loop.
 
@@ -277,7 +282,7 @@ class Batcher:
     def _run_batch(self, batch: list[_Place]) -> None:
         begun = self._clock()
         try:
-            rows = self._run(self._stack(batch))
+            rows = self._run(padded([place.image for place in batch], self._limits.buckets))
             if len(rows) < len(batch):
                 raise RunFailedError(f"the model returned {len(rows)} rows for {len(batch)} images")
         except BaseException as error:  # noqa: BLE001  # whatever a model does, the thread goes on
@@ -292,10 +297,6 @@ class Batcher:
         self._keep_pace((ended - begun) / len(batch))
         self._observer.ran(len(batch), ended - begun)
         self._post(self._deliver, batch, rows, ended)
-
-    def _stack(self, batch: list[_Place]) -> Images:
-        padding = pad_to(self._limits.buckets, len(batch)) - len(batch)
-        return np.array([place.image for place in batch] + [batch[-1].image] * padding)
 
     def _keep_pace(self, seconds_per_image: float) -> None:
         """The median of the last runs: one that stalled with the machine is not their pace."""

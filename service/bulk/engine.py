@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any, TypeVar
 
-import numpy as np
 from numpy.typing import NDArray
 
-from service.batching import pad_to
+from service.batching import padded
 from service.bulk.files import Found
 from service.decoding import Prepared, prepare
 from service.images import ImageError, Target
@@ -138,10 +137,8 @@ def _answers(model: Model, batch: list[Loaded]) -> list[Answer | Fault]:
     """From one run; where it fails, from one for each image: one of them must not spoil the others."""
     if not batch:
         return []
-    pixels = [item.prepared.pixels for item in batch]
-    padding = pad_to(model.buckets, len(pixels)) - len(pixels)
     try:
-        rows = model.session.run(np.array(pixels + pixels[-1:] * padding))
+        rows = model.session.run(padded([item.prepared.pixels for item in batch], model.buckets))
     except Exception as error:  # noqa: BLE001  # onnxruntime raises what it likes
         if len(batch) == 1:
             return [Fault(batch[0].file, f"the network failed: {first_line(error)}")]

@@ -19,6 +19,7 @@ from service.batching import (
     QueueFullError,
     RunFailedError,
     pad_to,
+    padded,
 )
 
 Image = NDArray[np.uint8]
@@ -429,6 +430,12 @@ def test_batches_are_padded_to_buckets_and_the_padding_is_dropped() -> None:
 def test_buckets() -> None:
     assert [pad_to((1, 2, 4, 8), n) for n in (1, 2, 3, 5, 8)] == [1, 2, 4, 8, 8]
     assert pad_to((), 5) == 5
+
+
+def test_padding_repeats_the_last_image() -> None:
+    three = [image(1), image(2), image(3)]
+    assert padded(three, (1, 2, 4, 8))[:, 0, 0, 0].tolist() == [1, 2, 3, 3]
+    assert padded(three, ())[:, 0, 0, 0].tolist() == [1, 2, 3]
 
 
 def test_closing_finishes_what_is_queued() -> None:
