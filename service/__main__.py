@@ -40,7 +40,7 @@ def explained(
 
 
 def serve_command(arguments: Sequence[str]) -> int:
-    settings, _ = parse(arguments)
+    settings = parse(arguments)
     check_address(settings.host, settings.port)
     logs.configure(settings.log_level, settings.log_format)
     _expect_signals()

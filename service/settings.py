@@ -182,7 +182,10 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Tells what is wrong in one line, like every other bad setting."""
+    """Tells what is wrong, a shortened flag included, in one line, like every other bad setting."""
+
+    def __init__(self, **texts: Any) -> None:
+        super().__init__(allow_abbrev=False, **texts)
 
     def error(self, message: str) -> NoReturn:
         raise SettingsError(f"{message}; see {self.prog} --help")
@@ -222,8 +225,8 @@ def _first_fault(error: ValidationError) -> str:
     return f"{name}{given} {message} ({variable_of(name)}, {flag_of(name)})"
 
 
-def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> tuple[Settings, bool]:
-    """Settings from flags over environment over defaults, and whether tracebacks are wanted."""
+def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
+    """Settings from flags over environment over defaults."""
     parser = CommandParser(
         prog="python -m service",
         usage=USAGE,
@@ -234,5 +237,5 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ)
     parser.add_argument("--debug", action="store_true", help="show a traceback when the service cannot start")
     add_flags(parser)
     flags = vars(parser.parse_args(arguments))
-    debug = flags.pop("debug")
-    return build(from_environment(environment) | flags), debug
+    del flags["debug"]  # whoever calls looks for it: it holds where parsing fails, too
+    return build(from_environment(environment) | flags)

@@ -114,6 +114,13 @@ def test_a_directory_that_is_no_artifact(tmp_path: Path, capsys: pytest.CaptureF
     assert "model.json" in refused(["inspect", str(tmp_path)], capsys)
 
 
+def test_a_shortened_flag_is_not_guessed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["inspect", str(tmp_path), "--js"])
+    assert ended.value.code == 2
+    assert "unrecognized arguments: --js" in capsys.readouterr().err
+
+
 def test_inspect_tells_operators_sizes_and_scores(pristine: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["inspect", str(pristine)]) == 0
     text = capsys.readouterr().out

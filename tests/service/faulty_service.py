@@ -52,6 +52,6 @@ def load_faulty(directory: Path, settings: Settings) -> Model:
 
 
 if __name__ == "__main__":
-    chosen, _ = parse(sys.argv[1:])
+    chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
     serve(create_app(chosen, on_stuck=exit_stuck, load=load_faulty), chosen)

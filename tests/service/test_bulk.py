@@ -300,6 +300,7 @@ def test_a_result_whose_name_is_too_long_is_one_bad_file(models_dir: Path, tmp_p
             2,
             "are tiny-colours, tiny-road",
         ),
+        (["classify", "x.png", "--out", "r.csv", "--top", "3"], 2, "unrecognized arguments: --top 3"),
         (["classify", "x.png", "--out", "r.csv", "--model", "tiny-road"], 2, "it does segmentation"),
         (["classify", "x.png", "--out", "r.csv", "--threads", "-1"], 2, "threads is '-1'"),
         (["segment", "--out", "masks"], 2, "PATH"),

@@ -23,14 +23,14 @@ def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]
 
 
 def test_defaults() -> None:
-    settings, debug = parse([], {})
-    assert (settings.host, settings.port, settings.device.value, debug) == ("127.0.0.1", 8000, "cpu", False)
+    settings = parse([], {})
+    assert (settings.host, settings.port, settings.device.value) == ("127.0.0.1", 8000, "cpu")
     assert settings == Settings()
 
 
 def test_flags_win_over_the_environment_and_that_over_defaults() -> None:
     environment = {"QUATSERVE_PORT": "9000", "QUATSERVE_HOST": "0.0.0.0", "HOME": "/"}
-    settings, _ = parse(["--port", "9001"], environment)
+    settings = parse(["--port", "9001"], environment)
     assert (settings.port, settings.host, settings.queue_images) == (9001, "0.0.0.0", 64)
 
 
@@ -61,6 +61,7 @@ def test_the_documented_table_is_the_one_of_the_code() -> None:
         ([], {"QUATSERVE_DEVICE": "tpu"}, "'auto', 'cuda' or 'cpu'"),
         ([], {"QUATSERVE_PROT": "1"}, "QUATSERVE_PROT: no such setting"),
         (["--prot", "1"], {}, "--prot"),
+        (["--dead", "3", "--model", "/tmp"], {}, "unrecognized arguments: --dead 3 --model /tmp"),
         (["--max-images", "100"], {}, "cannot exceed queue_images"),
         (["--drain-notice-s", "20"], {}, "drain_notice_s (20) must be less than drain_timeout_s (20)"),
         (["--deadline-s", "inf"], {}, "deadline_s"),
@@ -96,7 +97,7 @@ def test_nothing_to_serve_exits_with_1_and_says_where_it_looked(tmp_path: Path) 
 def test_keys_come_from_the_list_and_the_file_and_never_show(tmp_path: Path) -> None:
     secret = tmp_path / "keys"
     secret.write_text("third\n\n fourth \n")
-    settings, _ = parse(["--api-keys", "first, second", "--api-keys-file", str(secret)], {})
+    settings = parse(["--api-keys", "first, second", "--api-keys-file", str(secret)], {})
     assert settings.keys() == ("first", "second", "third", "fourth")
     assert "first" not in repr(settings)
 

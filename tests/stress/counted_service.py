@@ -77,7 +77,7 @@ def census(running: RunningService) -> Alive:
 
 
 if __name__ == "__main__":
-    chosen, _ = parse(sys.argv[1:])
+    chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
     app = create_app(chosen, on_stuck=exit_stuck)
     serve(dataclasses.replace(app, gateway=Census(app.gateway)), chosen)  # type: ignore[arg-type]

@@ -94,6 +94,11 @@ def test_a_forgotten_argument_names_the_help(capsys: pytest.CaptureFixture[str])
     assert "python -m training fit --help" in error
 
 
+def test_a_shortened_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
+    error = refused(capsys, "fit", "cifar10-real", "--data", "d", "--out", "o", "--epoch", "3")
+    assert "unrecognized arguments: --epoch 3" in error
+
+
 def test_missing_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
     assert f"{tmp_path / CIFAR10.folder / 'data_batch_1.bin'} is missing" in error

@@ -14,10 +14,11 @@ MAX_SEED = 2**31 - 1
 
 
 class Parser(argparse.ArgumentParser):
-    """One line for a mistake, and help that keeps its line breaks."""
+    """One line for a mistake, a shortened flag included, and help that keeps its line breaks."""
 
     def __init__(self, **settings: Any):
-        super().__init__(formatter_class=argparse.RawDescriptionHelpFormatter, **settings)
+        formatter = argparse.RawDescriptionHelpFormatter
+        super().__init__(formatter_class=formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         self.exit(2, f"error: {message} (see `{self.prog} --help`)\n")
