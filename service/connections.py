@@ -2,12 +2,14 @@
 
 uvicorn alone lets a silent connection stay for ever, takes a head of any size, after an early answer reads
 the rest of a body without end, and keeps an answer that its client does not read for as long as it likes.
+Where a client offers to go on in another protocol, it takes the body for the next request.
 """
 
 import asyncio
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
+import httptools
 import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -69,7 +71,12 @@ class BoundedProtocol(HttpToolsProtocol):
         if self in self.lingering or self.transport.is_closing():
             return
         self._gathered_bytes += len(data)
-        super().data_received(data)
+        self._unset_keepalive_if_required()
+        try:
+            self._parse(data)
+        except httptools.HttpParserError:
+            self.logger.warning("Invalid HTTP request received.")
+            self.send_400_response("Invalid HTTP request received.")
         if self.transport.is_closing():
             return
         if self._gathered_bytes > MAX_HEAD_BYTES:  # the parser itself knows no bound
@@ -77,12 +84,35 @@ class BoundedProtocol(HttpToolsProtocol):
         elif self._timer is None and self.cycle.response_complete:
             self._limit(self.bounds.header_timeout_s)  # line breaks before a head: uvicorn let its timer go
 
+    def _parse(self, data: bytes) -> None:
+        """Feed the parser. A request that offers another protocol (`Upgrade: h2c`) ends for it with the head,
+        as if we took the offer: such a head is parsed again without it, and then the body behind it."""
+        rest = memoryview(data)
+        while True:
+            try:
+                return self.parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as offer:
+                rest = rest[offer.args[0] :]
+                head = self._head_without_offer()
+                self.parser = httptools.HttpRequestParser(self)  # the old one may be past `connection: close`
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)  # as uvicorn's
+                self.parser.feed_data(head)
+
+    def _head_without_offer(self) -> bytes:
+        method, version = self.parser.get_method(), self.parser.get_http_version().encode()
+        if method == b"CONNECT":
+            raise httptools.HttpParserError("a tunnel, of which nothing is left without the offer")
+        kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
+        return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
+
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self.scope["extensions"] = {DEPARTURE: self.departure}  # type: ignore[dict-item]
         self._limit(self.bounds.header_timeout_s)
 
     def on_headers_complete(self) -> None:
+        if self.parser.should_upgrade():  # comes again without the offer
+            return
         self._unlimit()
         self._gathered_bytes = 0
         super().on_headers_complete()
@@ -92,6 +122,8 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_body(body)
 
     def on_message_complete(self) -> None:
+        if self.parser.should_upgrade():
+            return
         self._gathered_bytes = 0
         super().on_message_complete()
         if not self.pipeline:
