@@ -10,11 +10,13 @@ import orjson
 from numpy.typing import NDArray
 
 from service.artifact import INPUT_NAME, Description, Task
-from service.problems import BadParameterError, MalformedUploadError
+from service.problems import BadParameterError, BodyTooLargeError, MalformedUploadError
 from service.session import OUTPUT_DTYPES, row_shape
 
 HEADER_LENGTH = "inference-header-content-length"
 LENGTH = re.compile("[0-9]{1,10}")
+JSON_BYTES_PER_NUMBER = 8  # three digits, a comma, and as much again for spaces and brackets
+JSON_BYTES_BESIDE = 64 * 1024  # names, shape, parameters
 NOT_BYTES = "data must be whole numbers from 0 to 255"
 DATATYPES = {np.dtype(np.uint8): "UINT8", np.dtype(np.float32): "FP32"}
 
@@ -50,13 +52,23 @@ def metadata(description: Description) -> dict[str, Any]:
     }
 
 
-def _document(body: bytes, header_length: str | None) -> tuple[dict[str, Any], bytes]:
+def max_json_bytes(description: Description, max_images: int) -> int:
+    """What the JSON of the largest request needs. Parsing holds the interpreter, and so every other client."""
+    numbers = max_images * description.height * description.width * 3
+    return JSON_BYTES_PER_NUMBER * numbers + JSON_BYTES_BESIDE
+
+
+def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[dict[str, Any], bytes]:
     """The JSON part and the raw part of a request."""
     if header_length is not None and not (
         LENGTH.fullmatch(header_length) and int(header_length) <= len(body)
     ):
         raise MalformedUploadError(f"{HEADER_LENGTH} is not a length within the body")
     length = len(body) if header_length is None else int(header_length)
+    if length > max_bytes:
+        raise BodyTooLargeError(
+            f"the JSON has {length:,} bytes; at most {max_bytes:,} are taken: send the numbers as raw bytes"
+        )
     try:
         document = orjson.loads(body[:length])
     except orjson.JSONDecodeError as error:
@@ -107,7 +119,7 @@ def read_request(
     body: bytes, header_length: str | None, description: Description, max_images: int
 ) -> InferRequest:
     """The images of a request, or what is wrong with it."""
-    document, raw = _document(body, header_length)
+    document, raw = _document(body, header_length, max_json_bytes(description, max_images))
     tensor = _only(document.get("inputs"), "input")
     size = [description.height, description.width, 3]
     shape = tensor.get("shape")

@@ -1,5 +1,6 @@
 """The Open Inference Protocol, spoken by the unmodified client of another server."""
 
+import json
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -82,6 +83,23 @@ def test_one_long_word_among_the_numbers_takes_no_memory(models_dir: Path) -> No
         assert tracemalloc.get_traced_memory()[1] < 2_000_000
     finally:
         tracemalloc.stop()
+
+
+def test_json_longer_than_any_request_is_refused_unread(service: RunningService) -> None:
+    """To parse 16 MB of `[],` takes a second and half a gigabyte, and nobody else is answered meanwhile."""
+    most = 8 * 16 * IMAGES[0].size + 64 * 1024
+    for body, status in [(b"[" * most, 400), (b"[" * (most + 1), 413), (with_data([[]] * 700_000), 413)]:
+        response = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body)
+        assert response.status_code == status
+    assert response.json()["type"] == "urn:quatserve:problem:body-too-large"
+
+
+def test_the_largest_request_may_be_written_with_spaces(service: RunningService) -> None:
+    images = np.full((16, 32, 32, 3), 255, np.uint8)
+    tensor = {"name": "images", "datatype": "UINT8", "shape": images.shape, "data": images.tolist()}
+    body = json.dumps({"inputs": [tensor]}, separators=(" , ", " : "))
+    answer = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body).json()
+    assert answer["outputs"][0]["shape"] == [16, 3]
 
 
 def test_segmentation(client: triton.InferenceServerClient) -> None:
