@@ -53,7 +53,7 @@ def metadata(description: Description) -> dict[str, Any]:
 
 
 def max_json_bytes(description: Description, max_images: int) -> int:
-    """What the JSON of the largest request needs. Parsing holds the interpreter, and so every other client."""
+    """What the JSON of the largest request needs. Parsing holds the interpreter, and so all other clients."""
     numbers = max_images * description.height * description.width * 3
     return JSON_BYTES_PER_NUMBER * numbers + JSON_BYTES_BESIDE
 
