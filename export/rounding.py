@@ -36,7 +36,8 @@ def rounded(network: FoldedNetwork, images: Images) -> FoldedNetwork:
 def round_rows(weight: Tensor, moments: Tensor) -> Tensor:
     """(rows, columns) in whole steps a row, for inputs whose second moments are (columns, columns)."""
     identity = torch.eye(len(moments), dtype=weight.dtype)
-    moments = moments.to(weight.dtype) + DAMPING * moments.diagonal().mean() * identity
+    damping = (DAMPING * moments.diagonal().mean()).clamp_min(1e-12)  # inputs may all be nothing
+    moments = moments.to(weight.dtype) + damping * identity
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(moments))
     blame = torch.linalg.cholesky(inverse, upper=True)  # row i: who pays for column i, of those behind it
     step = (weight.abs().amax(1) / LARGEST).clamp_min(torch.finfo(weight.dtype).tiny)

@@ -1,5 +1,6 @@
 """Whole builds: what they write, what they measure, and what they refuse without leaving a trace."""
 
+import copy
 import dataclasses
 import io
 import shutil
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 
 from export.__main__ import main
 from export.build import build
+from export.folded import FoldedNetwork
 from export.proof import reference
 from export.runtime import predictor_of
 from export.verify import verify
@@ -163,6 +165,26 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
     with pytest.raises(UserError, match="fp16 gives numbers that are not finite"):
         build(place.run, place.data, place.out, ALL, max_loss=100)
     assert not place.out.exists()
+
+
+def test_the_int8_file_holds_weights_that_were_rounded_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rounded(network: FoldedNetwork, _: NDArray[np.uint8]) -> FoldedNetwork:
+        told = copy.deepcopy(network)
+        next(told.blocks.parameters()).data.zero_()
+        return told
+
+    monkeypatch.setattr("export.build.rounded", rounded)
+    place = classifier_place(tmp_path, monkeypatch)
+    build(place.run, place.data, place.out, ALL, max_loss=100)
+    arrays = {
+        file: {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(place.out / file).graph.initializer}
+        for file in ("model.onnx", "model.int8.onnx")
+    }
+    name = next(name for name in arrays["model.onnx"] if name.startswith("blocks.0") and "weight" in name)
+    assert arrays["model.onnx"][name].any()
+    assert not arrays["model.int8.onnx"][f"{name}_quantized"].any()
 
 
 def test_card_and_description_say_whose_weights_a_run_began_with(

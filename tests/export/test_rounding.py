@@ -63,6 +63,13 @@ def test_everything_is_a_whole_step_and_the_largest_stays() -> None:
     assert (found[3] == 0).all()
 
 
+def test_without_any_input_every_weight_takes_its_nearest_step() -> None:
+    weight = weights()
+    found = round_rows(weight, torch.zeros(COLUMNS, COLUMNS))
+    steps = steps_of(weight)
+    torch.testing.assert_close(found, (weight / steps).round() * steps, rtol=0, atol=1e-9)
+
+
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_the_file_holds_the_rounded_weights_and_no_others(task: str) -> None:
     folded = fold(randomised(NetworkConfig(width=8, depth=1, task=task)))  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ from tests.training.tiny_data import road_recipe, write_frames, write_run
 from training import run as runs
 from training.__main__ import main
 from training.batches import read_data
-from training.checkpoint import read_tensors
+from training.checkpoint import read_tensors, write_tensors
 from training.errors import UserError
 from training.fit import fit
 from training.ranks import Ranks
@@ -369,6 +369,24 @@ def test_what_goes_on_with_other_code_says_so_and_remembers(
         "commit third",
     ]
     assert capsys.readouterr().err.count("goes on with commit second") == 1
+
+
+def test_better_words_for_a_recipe_are_no_other_run(data: Path, undisturbed: Path, tmp_path: Path) -> None:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    train(data, tmp_path / "run", recipe=dataclasses.replace(RECIPE, summary="better words"), resume=True)
+
+
+def test_weights_that_are_none_of_a_network_are_refused(undisturbed: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(undisturbed, run)
+    shutil.copy(undisturbed / runs.STATE, run / runs.CHECKPOINT)
+    with pytest.raises(UserError, match="is not a network of this version"):
+        runs.load_network(run)
+    tensors, meaning = read_tensors(undisturbed / runs.CHECKPOINT)
+    del tensors["stem.weight"]
+    write_tensors(run / runs.CHECKPOINT, tensors, meaning)
+    with pytest.raises(UserError, match=r"^[^\n]*Missing key[^\n]*stem\.weight[^\n]*$"):
+        runs.load_network(run)
 
 
 @pytest.mark.parametrize("missing", ["C++ compiler", "Python.h (Debian: python3-dev)"])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from tests.training.tiny_data import road_recipe, write_frames
@@ -143,3 +144,17 @@ def test_frames_are_smaller_at_first_and_never_where_they_are_scored(tmp_path: P
     held_out = data.validation()
     assert held_out is not None
     assert {tuple(batch.inputs.shape[2:]) for batch in held_out} == {(12, 40)}
+
+
+def test_a_recipe_with_shadows_trains_with_them_and_scores_without(tmp_path: Path) -> None:
+    write_frames(tmp_path)
+    pictures = {}
+    for shadow in (0.0, 0.9):
+        only = Augmentation(flip="none", shadow=shadow)
+        data = RoadData(road_recipe(augmentation=only, holdout=1), tmp_path)
+        held_out = data.validation()
+        assert held_out is not None
+        trained = torch.cat([batch.inputs for epoch in range(4) for batch in data.epoch(epoch, 0).batches])
+        pictures[shadow] = trained, torch.cat([batch.inputs for batch in held_out])
+    assert pictures[0.9][0].mean() < pictures[0.0][0].mean() - 0.05
+    assert torch.equal(pictures[0.9][1], pictures[0.0][1])

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.training.oracles import randn
+from training.algebra import ALGEBRAS
 from training.batches import Batch, Epoch
 from training.errors import UserError
 from training.muon import Muon, hypercomplex_convolutions
@@ -191,7 +192,7 @@ def test_score_is_pooled_in_evaluation_mode() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # torch, of itself
-@pytest.mark.parametrize("algebra", ["real", "quaternion"])
+@pytest.mark.parametrize("algebra", list(ALGEBRAS))
 def test_the_compiled_step_has_no_graph_breaks(algebra: str) -> None:
     """fullgraph raises at a break; the backend runs what was captured, forward and backward, uncompiled."""
     torch.manual_seed(0)
