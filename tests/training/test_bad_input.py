@@ -99,6 +99,18 @@ def test_a_shortened_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) 
     assert "unrecognized arguments: --epoch 3" in error
 
 
+@pytest.mark.parametrize("missing", ["C++ compiler", "Python.h (Debian: python3-dev)"])
+def test_compiling_without_a_compiler_or_its_headers(
+    missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("CXX", sys.executable if "Python.h" in missing else "no-such-compiler")
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
+    run = tmp_path / "run"
+    error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", run, "--compile", "on")
+    assert f"--compile on: no {missing} found; install it, or use --compile off" in error
+    assert not run.exists()
+
+
 def test_missing_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
     assert f"{tmp_path / CIFAR10.folder / 'data_batch_1.bin'} is missing" in error

@@ -12,6 +12,8 @@ import sys
 import sysconfig
 from pathlib import Path
 
+from training.errors import UserError
+
 from .arguments import MAX_SEED, chosen_device, data_argument, device_argument, whole_number
 
 NAME = "fit"
@@ -81,9 +83,12 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _compiled(choice: str) -> bool:
-    if choice != "auto":
-        return choice == "on"
-    if missing := _missing_for_compiling():
+    if choice == "off":
+        return False
+    missing = _missing_for_compiling()
+    if missing and choice == "on":
+        raise UserError(f"--compile on: no {missing} found; install it, or use --compile off")
+    if missing:
         print(f"no {missing} found: training goes on uncompiled, more slowly", file=sys.stderr)
     return not missing
 
