@@ -4,6 +4,7 @@ import argparse
 import json
 import signal
 import sys
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -32,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return int(options.run(options))
     except (UserError, ArtifactError) as error:
         if options.debug:
-            raise
+            traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -114,6 +114,13 @@ def test_a_directory_that_is_no_artifact(tmp_path: Path, capsys: pytest.CaptureF
     assert "model.json" in refused(["inspect", str(tmp_path)], capsys)
 
 
+def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["inspect", str(tmp_path), "--debug"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback (most recent call last)" in error
+    assert error.splitlines()[-1].startswith("error: ")
+
+
 def test_a_shortened_flag_is_not_guessed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["inspect", str(tmp_path), "--js"])
