@@ -51,3 +51,10 @@ def test_help_does_not_wait_for_torch() -> None:
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.splitlines()[-1] == "False False"
+
+
+def test_evaluate_admits_that_imported_weights_are_measured_on_all_frames(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    text = " ".join(shown(capsys, "evaluate").split())
+    assert "default: what was not trained on; for imported weights, where that is unknown, all frames" in text

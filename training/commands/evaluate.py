@@ -26,7 +26,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         choices=("test", "held-out", "all"),
-        help="CIFAR: test or held-out; KITTI: held-out or all; default: what was not trained on",
+        help="CIFAR: test or held-out; KITTI: held-out or all; default: what was not trained on; for "
+        "imported weights, where that is unknown, all frames",
     )
     parser.add_argument(
         "--weights",
