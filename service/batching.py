@@ -11,6 +11,7 @@ skipped before it costs anything, and a run none of whose callers wait any longe
 """
 
 import asyncio
+import logging
 import threading
 import time
 from collections import deque
@@ -27,6 +28,8 @@ Images = NDArray[np.uint8]
 Rows = NDArray[Any]
 PACES = 5  # runs by which the next is judged
 STUCK_STEPS = 10  # of the time a run told to stop is given
+FAILURES = 8  # runs in a row: then it may not be the images
+log = logging.getLogger("service.batching")
 
 
 class QueueFullError(Exception):
@@ -50,9 +53,14 @@ class Observer(Protocol):
 
     def ran(self, images: int, seconds: float) -> None: ...
 
+    def failed(self) -> None: ...
+
 
 class _Nobody:
     def ran(self, images: int, seconds: float) -> None:
+        """Observe nothing."""
+
+    def failed(self) -> None:
         """Observe nothing."""
 
 
@@ -117,7 +125,8 @@ def padded(images: list[Images], buckets: Sequence[int]) -> Images:
 class Batcher:
     """One function, one thread, one bounded queue. Every method is called from the event loop.
 
-    `on_start` is called on the thread, before its first run.
+    `on_start` is called on the thread, before its first run; `check`, when every run of late has failed: it
+    raises if the function is beyond repair. That, or a run that does not come back, is told by `on_stuck`.
     """
 
     def __init__(
@@ -126,6 +135,7 @@ class Batcher:
         limits: Limits,
         *,
         terminate: Callable[[], None] = lambda: None,
+        check: Callable[[], object] = lambda: None,
         on_stuck: Callable[[], None] = lambda: None,
         on_start: Callable[[], None] = lambda: None,
         observer: Observer | None = None,
@@ -133,12 +143,13 @@ class Batcher:
         name: str = "batcher",
     ) -> None:
         self._run, self._terminate, self._on_stuck = run, terminate, on_stuck
-        self._on_start, self._limits, self._clock = on_start, limits, clock
+        self._on_start, self._limits, self._clock, self._check = on_start, limits, clock, check
         self._observer = observer or _Nobody()
         self._queue: deque[_Place] = deque()
         self._running: list[_Place] = []
         self._runs = 0  # begun so far: the number of the current one
         self._told_to_stop = 0  # the last run that was
+        self._failures = 0  # since the last run that did not fail
         self._admitted = 0
         self._paces: deque[float] = deque(maxlen=PACES)
         self._seconds_per_image = 0.0
@@ -243,8 +254,12 @@ class Batcher:
             step_s = self._limits.stuck_after_s / STUCK_STEPS
             asyncio.get_running_loop().call_later(step_s, self._watch, run, steps - 1)
             return
+        self._give_up("the model does not come back from a run")
+
+    def _give_up(self, reason: str) -> None:
+        log.critical("a model cannot go on", extra={"queue": self._thread.name, "reason": reason})
         self._closed = True
-        self._fail(list(self._queue), RunFailedError("the model does not come back from a run"))
+        self._fail(list(self._queue), RunFailedError(reason))
         self._on_stuck()
 
     # --- the worker thread ---
@@ -261,6 +276,8 @@ class Batcher:
                     return
             if batch:
                 self._run_batch(batch)
+            if self._failures == FAILURES:
+                self._examine()
 
     def _take(self) -> list[_Place]:
         """The next batch: images somebody still waits for, oldest first."""
@@ -291,12 +308,26 @@ class Batcher:
                 if isinstance(error, RunFailedError)
                 else RunFailedError(f"{type(error).__name__}: {error}")
             )
+            if self._told_to_stop != self._runs:  # asked before the callers hear of it, and leave
+                self._failures += 1
+                self._observer.failed()
             self._post(self._fail, batch, failure)
             return
         ended = self._clock()
+        self._failures = 0
         self._keep_pace((ended - begun) / len(batch))
         self._observer.ran(len(batch), ended - begun)
         self._post(self._deliver, batch, rows, ended)
+
+    def _examine(self) -> None:
+        """Was it the images, or is it the function itself?"""
+        with self._changed:
+            self._running = []  # their callers leave: the check must not be stopped in place of their run
+        self._failures = 0
+        try:
+            self._check()
+        except BaseException as error:  # noqa: BLE001  # as of a run
+            self._post(self._give_up, f"the model fails every run: {type(error).__name__}: {error}")
 
     def _keep_pace(self, seconds_per_image: float) -> None:
         """The median of the last runs: one that stalled with the machine is not their pace."""

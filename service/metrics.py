@@ -52,12 +52,15 @@ class _ModelCollector(Collector):
 class BatchObserver:
     """Told of each run by the batcher of one model."""
 
-    def __init__(self, images: Histogram, seconds: Histogram) -> None:
-        self._images, self._seconds = images, seconds
+    def __init__(self, images: Histogram, seconds: Histogram, failures: Counter) -> None:
+        self._images, self._seconds, self._failures = images, seconds, failures
 
     def ran(self, images: int, seconds: float) -> None:
         self._images.observe(images)
         self._seconds.observe(seconds)
+
+    def failed(self) -> None:
+        self._failures.inc()
 
 
 class Metrics:
@@ -88,10 +91,18 @@ class Metrics:
         self._runs = Histogram(
             "quatserve_run_seconds", "Time of a run", ["model"], buckets=SECONDS, registry=self.registry
         )
+        self._failures = Counter(
+            "quatserve_failed_runs",
+            "Runs that raised or returned nonsense",
+            ["model"],
+            registry=self.registry,
+        )
         ProcessCollector(registry=self.registry)
 
     def observer(self, model: str) -> BatchObserver:
-        return BatchObserver(self._batches.labels(model), self._runs.labels(model))
+        return BatchObserver(
+            self._batches.labels(model), self._runs.labels(model), self._failures.labels(model)
+        )
 
     def watch(self, serving: Callable[[], list[Serving]]) -> None:
         """Show these models whenever scraped."""

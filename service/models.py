@@ -1,7 +1,9 @@
 """A model ready to serve: artifact verified, session open, every batch size warmed, probe passed."""
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from service.artifact import (
@@ -16,7 +18,7 @@ from service.cpus import usable_cpus
 from service.images import Target
 from service.session import CUDA, DeviceUnavailableError, Placement, Session, choose_device
 from service.settings import Device, PrecisionChoice, Settings
-from service.warmup import check_probe, read_probe, warm_up
+from service.warmup import Run, check_probe, read_probe, warm_up
 
 log = logging.getLogger("service.models")
 
@@ -31,6 +33,7 @@ class Model:
     target: Target
     max_batch: int
     buckets: tuple[int, ...]  # sizes to pad to; empty where the device takes any size
+    probe: Callable[[Run], float]  # `check_probe` with all but its run
     fallback_reason: str | None = None  # why `auto` did not choose the GPU
     probe_difference: float = 0.0  # largest distance from the probe, in units of the output
 
@@ -85,7 +88,10 @@ def load_model(directory: Path, settings: Settings) -> Model:
         sizes = warm_up(session.run, images[0], settings.max_batch, settings.max_batch_s)
         file = description.file(precision)
         assert file is not None  # _open found it
-        difference = check_probe(session.run, images, expected, file.tolerance, sizes[-1])
+        probe = partial(
+            check_probe, images=images, expected=expected, tolerance=file.tolerance, max_batch=sizes[-1]
+        )
+        difference = probe(session.run)
     except ArtifactError as error:
         raise ArtifactError(f"{directory}: {error}") from error
     except Exception as error:  # a graph may raise anything on its first run
@@ -97,6 +103,7 @@ def load_model(directory: Path, settings: Settings) -> Model:
         target=Target(description.height, description.width, description.resize),
         max_batch=sizes[-1],
         buckets=sizes if session.provider == CUDA else (),
+        probe=probe,
         fallback_reason=reason,
         probe_difference=difference,
     )

@@ -225,6 +225,7 @@ class Registry:
             model.session.run,
             limits,
             terminate=model.session.terminate,
+            check=lambda: model.probe(model.session.run),
             on_stuck=self._on_stuck,
             on_start=step_back,
             observer=self._observer(name),

@@ -15,7 +15,7 @@ from service.server import exit_stuck, serve
 from service.session import Session
 from service.settings import Settings, parse
 
-RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK = 11, 22, 33, 44, 55
+RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
 HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there
 
 
@@ -24,12 +24,14 @@ class FaultySession:
 
     def __init__(self, session: Session, hold: Path) -> None:
         self._session, self._hold, self._stop = session, hold, False
+        self._broken = False
         self.provider = session.provider
 
     def run(self, images: NDArray[np.uint8]) -> NDArray[Any]:
         self._stop = False
         command = int(images[0, 0, 0, 0])
-        if command == RAISES:
+        self._broken |= command == BREAKS
+        if command == RAISES or self._broken:
             raise RuntimeError("told to raise")
         if command == WRONG_SHAPE:
             return np.zeros((0, 3), np.float32)

@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from service.batching import (
+    FAILURES,
     Batcher,
     BatcherClosedError,
     Limits,
@@ -404,6 +405,100 @@ def test_whatever_the_model_raises_the_next_run_goes_on(fault: BaseException) ->
     run(test)
 
 
+@pytest.mark.parametrize(
+    ("values", "checks"),
+    [
+        ([13] * (FAILURES - 1), 0),
+        ([13] * FAILURES, 1),
+        ([13] * 2 * FAILURES, 2),  # the check was passed, and so the count begins again
+        (([13] * (FAILURES - 1) + [1]) * 3, 0),
+    ],
+)
+def test_failures_in_a_row_are_followed_by_a_check(values: list[int], checks: int) -> None:
+    async def test() -> None:
+        def model(images: Image) -> NDArray[Any]:
+            if images[0, 0, 0, 0] == 13:
+                raise ValueError("bad")
+            return total(images)
+
+        asked, reports = list[str](), list[int]()
+        batcher = Batcher(
+            model,
+            LIMITS,
+            check=lambda: asked.append(threading.current_thread().name),
+            on_stuck=lambda: reports.append(1),
+            name="its-own",
+        )
+        for value in values:
+            await asyncio.gather(submit(batcher, value), return_exceptions=True)
+        assert int((await submit(batcher, 1)).rows[0][0]) == 12
+        assert asked == ["its-own"] * checks  # where it runs alone with the function
+        assert reports == []
+        await batcher.close()
+
+    run(test)
+
+
+def test_a_failed_check_is_reported() -> None:
+    async def test() -> None:
+        def model(images: Image) -> NDArray[Any]:
+            raise ValueError("bad")
+
+        stuck = asyncio.Event()
+        batcher = Batcher(model, LIMITS, check=lambda: model(image(0)), on_stuck=stuck.set)
+        for _ in range(FAILURES):
+            with pytest.raises(RunFailedError):
+                await submit(batcher, 1)
+        await asyncio.wait_for(stuck.wait(), 5)
+        with pytest.raises(BatcherClosedError):
+            await submit(batcher, 1)
+        await batcher.close()
+
+    run(test)
+
+
+def test_a_check_is_not_stopped_in_place_of_the_run_before_it() -> None:
+    """Its callers leave with their error while the check is under way."""
+
+    async def test() -> None:
+        checking, go_on, told = threading.Event(), threading.Event(), list[bool]()
+
+        def model(images: Image) -> NDArray[Any]:
+            raise ValueError("bad")
+
+        def check() -> None:
+            checking.set()
+            go_on.wait(5)
+
+        batcher = Batcher(model, LIMITS, check=check, terminate=lambda: told.append(checking.is_set()))
+        for _ in range(FAILURES):
+            await asyncio.gather(submit(batcher, 1), return_exceptions=True)
+        assert await asyncio.to_thread(checking.wait, 5)
+        batcher._stop_unwanted_run()
+        assert True not in told
+        go_on.set()
+        await batcher.close()
+
+    run(test)
+
+
+def test_runs_told_to_stop_have_not_failed() -> None:
+    async def test() -> None:
+        gate, asked = Gate(), list[int]()
+        batcher = Batcher(gate, PATIENT, terminate=gate.terminated.set, check=lambda: asked.append(1))
+        for value in range(FAILURES + 1):
+            work = started(submit(batcher, value))
+            await entered(gate)
+            work[0].cancel()
+            await asyncio.gather(*work, return_exceptions=True)
+        gate.open()
+        assert int((await submit(batcher, 1)).rows[0][0]) == 12
+        assert asked == []
+        await batcher.close()
+
+    run(test)
+
+
 def test_too_few_rows_are_a_failure() -> None:
     async def test() -> None:
         batcher = Batcher(lambda images: np.zeros((len(images) - 1, 1)), LIMITS)
@@ -464,6 +559,9 @@ def test_runs_are_observed() -> None:
         def ran(self, images: int, seconds: float) -> None:
             assert seconds >= 0
             self.seen.append(images)
+
+        def failed(self) -> None:
+            self.seen.append(-1)
 
     async def test() -> None:
         notes = Notes()

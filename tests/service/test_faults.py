@@ -8,10 +8,11 @@ from pathlib import Path
 import httpx
 import pytest
 
+from service.batching import FAILURES
 from service.server import EXIT_STUCK
 from tests.service.artifacts import CLASSIFIER
 from tests.service.conftest import Start
-from tests.service.faulty_service import ENDLESS, HELD, HOLD_FILE, RAISES, STUCK, WRONG_SHAPE
+from tests.service.faulty_service import BREAKS, ENDLESS, HELD, HOLD_FILE, RAISES, STUCK, WRONG_SHAPE
 from tests.service.harness import Background, RunningService, plain, wait_until
 
 PROGRAM = (str(Path(__file__).with_name("faulty_service.py")),)
@@ -53,6 +54,31 @@ def test_a_model_that_fails_is_a_500_without_its_insides(faulty: RunningService,
     assert "told to" not in response.text
     assert response.json()["request_id"] in faulty.log()  # where the reason is
     assert works(faulty)
+
+
+def failed_runs(running: RunningService) -> float:
+    return running.metric("quatserve_failed_runs_total", model=CLASSIFIER)
+
+
+def test_images_that_fail_every_time_are_not_the_models_fault(faulty: RunningService) -> None:
+    before, count = failed_runs(faulty), 2 * FAILURES + 1
+    assert {post(faulty, telling(RAISES)).status_code for _ in range(count)} == {500}
+    assert failed_runs(faulty) - before == count
+    assert faulty.client.get("/readyz").status_code == 200
+    assert works(faulty)
+
+
+def test_a_model_that_fails_every_run_and_its_probe_ends_the_process(start: Start) -> None:
+    running = start(program=PROGRAM)
+    answers = [post(running, data) for data in [telling(BREAKS), *[GOOD] * (FAILURES - 1)]]
+    assert {answer.status_code for answer in answers} == {500}
+    wait_until(lambda: running.client.get("/readyz").status_code == 503, 1)
+    assert running.client.get("/readyz").json()["stuck"]
+    assert failed_runs(running) == FAILURES
+    assert post(running, GOOD).status_code == 503
+    assert running.process.wait(10) == EXIT_STUCK
+    assert "fails every run: RuntimeError: told to raise" in running.log()
+    running.stop()
 
 
 def raw_request(data: bytes) -> bytes:
