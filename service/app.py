@@ -33,6 +33,7 @@ from service.problems import (
     response_of,
 )
 from service.protocol_v2 import protocol_v2
+from service.refusals import Refusals
 from service.registry import Registry
 from service.settings import Settings
 
@@ -44,6 +45,7 @@ class Application:
     gateway: Gateway
     lifecycle: Lifecycle
     registry: Registry
+    refusals: Refusals
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.gateway(scope, receive, send)
@@ -82,7 +84,7 @@ def create_app(
         metrics=metrics,
         access_log=settings.access_log,
     )
-    return Application(gateway, lifecycle, registry)
+    return Application(gateway, lifecycle, registry, Refusals(metrics))
 
 
 def _api(

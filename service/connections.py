@@ -7,6 +7,7 @@ Where a client offers to go on in another protocol, it takes the body for the ne
 
 import asyncio
 from dataclasses import dataclass, fields
+from http import HTTPStatus
 from typing import ClassVar
 
 import httptools
@@ -14,12 +15,19 @@ import orjson
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from service.lifecycle import DEPARTURE, Departure
-from service.problems import HEADERS_TOO_LARGE, MEDIA_TYPE, TOO_MANY_CONNECTIONS, Kind, document
+from service.problems import (
+    HEADERS_TOO_LARGE,
+    MALFORMED_REQUEST,
+    MEDIA_TYPE,
+    TOO_MANY_CONNECTIONS,
+    Kind,
+    document,
+)
+from service.refusals import Refusals
 from service.settings import Settings
 
 MAX_HEAD_BYTES = 32 * 1024
 LINGER_S = 3.0  # for a refused client to finish sending: closed at once, it would not read why
-PHRASES = {431: "Request Header Fields Too Large", 503: "Service Unavailable"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +38,12 @@ class Bounds:
     answer_memory_bytes: int
 
 
-def _refusal(kind: Kind, detail: str) -> bytes:
-    body = orjson.dumps(document(kind, detail, ""))
+def _refusal(kind: Kind, detail: str, request_id: str) -> bytes:
+    body = orjson.dumps(document(kind, detail, request_id))
     retry = "retry-after: 1\r\n" if kind.status == 503 else ""
     head = (
-        f"HTTP/1.1 {kind.status} {PHRASES[kind.status]}\r\ncontent-type: {MEDIA_TYPE}\r\n"
-        f"content-length: {len(body)}\r\n{retry}connection: close\r\n\r\n"
+        f"HTTP/1.1 {kind.status} {HTTPStatus(kind.status).phrase}\r\ncontent-type: {MEDIA_TYPE}\r\n"
+        f"content-length: {len(body)}\r\nx-request-id: {request_id}\r\n{retry}connection: close\r\n\r\n"
     )
     return head.encode() + body
 
@@ -45,6 +53,7 @@ class BoundedProtocol(HttpToolsProtocol):
     the other while the client does not take what was written."""
 
     bounds: ClassVar[Bounds]
+    refusals: ClassVar[Refusals]
     lingering: ClassVar[set["BoundedProtocol"]]
     unread: ClassVar[dict["BoundedProtocol", asyncio.TimerHandle]]  # the longest unread first
     _timer: asyncio.TimerHandle | None = None
@@ -74,9 +83,8 @@ class BoundedProtocol(HttpToolsProtocol):
         self._unset_keepalive_if_required()
         try:
             self._parse(data)
-        except httptools.HttpParserError:
-            self.logger.warning("Invalid HTTP request received.")
-            self.send_400_response("Invalid HTTP request received.")
+        except httptools.HttpParserError as error:
+            self._refuse_malformed(str(error))
         if self.transport.is_closing():
             return
         if self._gathered_bytes > MAX_HEAD_BYTES:  # the parser itself knows no bound
@@ -101,7 +109,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _head_without_offer(self) -> bytes:
         method, version = self.parser.get_method(), self.parser.get_http_version().encode()
         if method == b"CONNECT":
-            raise httptools.HttpParserError("a tunnel, of which nothing is left without the offer")
+            raise httptools.HttpParserError("CONNECT is not served")
         kept = [b"%b: %b\r\n" % header for header in self.headers if header[0] != b"upgrade"]
         return b"%b %b HTTP/%b\r\n%b\r\n" % (method, self.url, version, b"".join(kept))
 
@@ -167,6 +175,14 @@ class BoundedProtocol(HttpToolsProtocol):
         if timer := self.unread.pop(self, None):
             timer.cancel()
 
+    def _refuse_malformed(self, detail: str) -> None:
+        begun = getattr(self.cycle, "response_started", False)  # before the first request there is no cycle
+        if self.pipeline or (begun and not self.cycle.response_complete):
+            self.transport.abort()  # our word would fall into the answer under way
+        else:
+            self._say(MALFORMED_REQUEST, detail)
+            self._close()
+
     def _refuse_head(self) -> None:
         if getattr(self.cycle, "response_complete", True):  # before the first request there is no cycle
             self._refuse(HEADERS_TOO_LARGE, f"at most {MAX_HEAD_BYTES:,} bytes are taken")
@@ -176,13 +192,17 @@ class BoundedProtocol(HttpToolsProtocol):
     def _refuse(self, kind: Kind, detail: str) -> None:
         """Say why, then read on for a moment without listening; as many may linger as may be connected."""
         self.connections.discard(self)
-        self.transport.write(_refusal(kind, detail))
+        self._say(kind, detail)
         if len(self.lingering) >= self.bounds.max_connections:
             self._close()
             return
         self.lingering.add(self)
         self.transport.write_eof()
         self._limit(LINGER_S)
+
+    def _say(self, kind: Kind, detail: str) -> None:
+        request_id = self.refusals.note(kind, detail, self.client[0] if self.client else None)
+        self.transport.write(_refusal(kind, detail, request_id))
 
     def _limit(self, seconds: float) -> None:
         self._unlimit()
@@ -194,7 +214,8 @@ class BoundedProtocol(HttpToolsProtocol):
             self._timer = None
 
 
-def bounded_protocol(settings: Settings) -> type[BoundedProtocol]:
+def bounded_protocol(settings: Settings, refusals: Refusals) -> type[BoundedProtocol]:
     """The protocol with the bounds of these settings: uvicorn creates it and passes none."""
     bounds = Bounds(**{field.name: getattr(settings, field.name) for field in fields(Bounds)})
-    return type("BoundedProtocol", (BoundedProtocol,), {"bounds": bounds, "lingering": set(), "unread": {}})
+    shared = {"bounds": bounds, "refusals": refusals, "lingering": set(), "unread": {}}
+    return type("BoundedProtocol", (BoundedProtocol,), shared)

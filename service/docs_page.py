@@ -11,7 +11,7 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from service.problems import HEADERS_TOO_LARGE, INTERNAL, KINDS, MEDIA_TYPE, METHOD_NOT_ALLOWED, NOT_FOUND
+from service.problems import ALL_KINDS, MEDIA_TYPE
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
@@ -56,9 +56,7 @@ def _routes(schema: dict[str, Any]) -> str:
 
 
 def _problems() -> str:
-    kinds = sorted(
-        {*KINDS.values(), INTERNAL, NOT_FOUND, METHOD_NOT_ALLOWED, HEADERS_TOO_LARGE}, key=lambda k: k.status
-    )
+    kinds = sorted(ALL_KINDS, key=lambda kind: kind.status)
     rows = [f"<tr><td>{kind.status}<td><code>{kind.type}</code><td>{kind.title}" for kind in kinds]
     return "<table>" + "".join(rows) + "</table>"
 

@@ -36,6 +36,7 @@ OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 OPEN_PREFIXES = ("/static/", "/v2/health/")
 ANSWERED_ERROR = "answered_error"  # in a request's state: an error of ours that FastAPI has answered already
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
+OTHER_ROUTE = "other"
 PROCESS_ID = os.urandom(4).hex()
 _count = itertools.count(1)
 access = logging.getLogger("service.access")
@@ -69,6 +70,10 @@ def request_id_of(scope: Scope) -> str:
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
+    return new_request_id()
+
+
+def new_request_id() -> str:
     return f"{PROCESS_ID}{next(_count):08x}"
 
 
@@ -76,7 +81,7 @@ def route_of(scope: Scope, hot: Mapping[str, Handler]) -> str:
     """A label from a bounded set: whatever paths clients invent, the metrics stay small."""
     if scope["path"] in hot:
         return str(scope["path"])
-    return str(getattr(scope.get("route"), "path", "other"))
+    return str(getattr(scope.get("route"), "path", OTHER_ROUTE))
 
 
 class _Answer:

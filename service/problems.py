@@ -77,6 +77,7 @@ NOT_FOUND = Kind(404, "not-found", "There is nothing at this path")
 METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
 TOO_MANY_CONNECTIONS = Kind(503, "too-many-connections", "Too many connections are open")
 HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The head of the request is too large")
+MALFORMED_REQUEST = Kind(400, "malformed-request", "The request is not well-formed HTTP")
 
 KINDS: dict[type[Exception], Kind] = {
     UnreadableImageError: Kind(400, "unreadable-image", "The image cannot be read"),
@@ -99,7 +100,16 @@ KINDS: dict[type[Exception], Kind] = {
     BatcherClosedError: Kind(503, "model-closed", "The model is being replaced"),
     DeadlineExceededError: Kind(504, "deadline", "The answer did not come in time"),
 }
-REJECTIONS = frozenset({401, 408, 413, 503, 504})  # counted by reason: refused for load, size, time or key
+ALL_KINDS = (
+    *KINDS.values(),
+    INTERNAL,
+    NOT_FOUND,
+    METHOD_NOT_ALLOWED,
+    TOO_MANY_CONNECTIONS,
+    HEADERS_TOO_LARGE,
+    MALFORMED_REQUEST,
+)
+REJECTIONS = frozenset({401, 408, 413, 431, 503, 504})  # counted by reason: for load, size, time or key
 
 
 def kind_of(error: Exception) -> Kind:

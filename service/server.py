@@ -100,7 +100,7 @@ def configuration(app: Application, settings: Settings) -> uvicorn.Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=bounded_protocol(settings),
+        http=bounded_protocol(settings, app.refusals),
         ws="none",
         log_config=None,
         access_log=False,

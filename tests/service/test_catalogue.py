@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from service.docs_page import examples
+from service.problems import ALL_KINDS
 from tests.service.artifacts import CLASSIFIER, LABELS, SEGMENTER
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, plain, wait_until
@@ -150,6 +151,11 @@ def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) ->
     response = client.get("/docs")
     assert "default-src 'none'" in response.headers["content-security-policy"]
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", response.text)
+
+
+def test_the_documentation_lists_every_error(client: httpx.Client) -> None:
+    page = client.get("/docs").text
+    assert [kind.slug for kind in ALL_KINDS if kind.type not in page] == []
 
 
 def test_the_schema_names_every_route_and_error(client: httpx.Client) -> None:

@@ -219,6 +219,21 @@ def test_connections_are_counted_and_come_free_again(tight: RunningService) -> N
     tight.client = httpx.Client(base_url=tight.url, timeout=20)
 
 
+def test_refused_connections_are_counted_and_logged_sparingly(start: Start) -> None:
+    running = start(max_connections=2)
+    problems = []
+    with connect(running), connect(running):
+        for _ in range(10):
+            with connect(running) as refused:
+                problems.append(read_answer(refused)[1])
+    wait_until(lambda: _answers(running), 5)
+    assert {problem["type"] for problem in problems} == {"urn:quatserve:problem:too-many-connections"}
+    assert len({problem["request_id"] for problem in problems} - {""}) == 10
+    assert running.metric("quatserve_rejections_total", reason="too-many-connections") >= 10
+    assert running.metric("quatserve_requests_total", route="other", status="503") >= 10
+    assert 1 <= running.log().count('"reason":"too-many-connections"') < 10
+
+
 def _answers(running: RunningService) -> bool:
     return httpx.get(f"{running.url}/healthz").status_code == 200
 
@@ -248,7 +263,10 @@ def test_a_wrong_length_is_answered(start: Start) -> None:
     with connect(running) as short:
         short.sendall(head(len(RED) + 10) + RED)
         assert read_answer(short)[0] == 408
-    with connect(running) as bad:
-        bad.sendall(head("many"))
-        assert b" 400 " in bad.recv(100)
+    for malformed in (head("many"), CHUNKED_HEAD + b"many\r\n"):
+        with connect(running) as bad:
+            bad.sendall(malformed)
+            status, problem = read_answer(bad)
+        assert (status, problem["type"]) == (400, "urn:quatserve:problem:malformed-request")
+        assert problem["request_id"]
     assert running.client.get("/healthz").status_code == 200

@@ -15,6 +15,8 @@ import uvloop
 from uvicorn.server import ServerState
 
 from service.connections import bounded_protocol
+from service.metrics import Metrics
+from service.refusals import Refusals
 from service.settings import Settings
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, wait_until
@@ -117,7 +119,7 @@ def reset(port: int) -> None:
 
 def test_a_connection_that_was_reset_is_forgotten() -> None:
     """Found among the unread after its time as an idle one, it would stay there for ever."""
-    protocol, state = bounded_protocol(Settings()), ServerState()
+    protocol, state = bounded_protocol(Settings(), Refusals(Metrics())), ServerState()
     config = uvicorn.Config(empty, http=protocol, timeout_keep_alive=1, log_config=None, lifespan="off")
 
     async def scenario() -> None:
