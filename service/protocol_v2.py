@@ -69,7 +69,7 @@ def protocol_v2(
 
     _add_models(router, inference, registry, lifecycle)
     if repository:
-        _add_repository(router, registry)
+        _add_repository(router, registry, lifecycle)
     return router
 
 
@@ -99,7 +99,7 @@ def _add_models(router: APIRouter, inference: Inference, registry: Registry, lif
             return await inference.tensors(request, lambda: _find(registry, name, version))
 
 
-def _add_repository(router: APIRouter, registry: Registry) -> None:
+def _add_repository(router: APIRouter, registry: Registry, lifecycle: Lifecycle) -> None:
     missing = errors(404)
 
     @router.post("/repository/index", summary="Every model on disk, and its state")
@@ -121,7 +121,8 @@ def _add_repository(router: APIRouter, registry: Registry) -> None:
         "/repository/models/{name}/load", summary="Load the highest version on disk", responses=missing
     )
     async def load(name: str) -> Response:
-        await registry.load(name)
+        with lifecycle.accept():
+            await registry.load(name)
         return JSONResponse({})
 
     @router.post(

@@ -4,11 +4,14 @@ import asyncio
 import logging
 import re
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from service.artifact import NAME_PATTERN, ArtifactError, Task
+from service.aside import aside
 from service.batching import Batcher, Limits, Observer
 from service.cpus import step_back
 from service.models import Model, load_model
@@ -16,6 +19,7 @@ from service.session import DeviceUnavailableError
 from service.settings import Settings
 
 log = logging.getLogger("service.registry")
+LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
 VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
 
 
@@ -83,6 +87,14 @@ class Refusal:
     reason: str
 
 
+def _refuse(name: str, version: int, reason: str) -> Refusal:
+    log.error("version refused", extra={"model": name, "version": version, "reason": reason})
+    return Refusal(name, version, reason)
+
+
+Found = tuple[Model | None, list[Refusal]]  # the version to serve, and those above it that cannot be
+
+
 class Registry:
     """Loads at the start, rescans on demand; a broken version is refused and the old one goes on."""
 
@@ -93,11 +105,14 @@ class Registry:
         observer: Callable[[str], Observer | None] = lambda _: None,
         on_stuck: Callable[[], None] = lambda: None,
         load: Callable[[Path, Settings], Model] = load_model,
+        loading_limit_s: float = LOADING_LIMIT_S,
     ) -> None:
         self._settings, self._observer, self._on_stuck, self._load = settings, observer, on_stuck, load
         self._serving: dict[str, Serving] = {}
         self._required: set[str] = set()  # names that must be served for the service to be ready
         self._rescanning = asyncio.Lock()
+        self._loading_limit_s = loading_limit_s
+        self._hanging: dict[str, Future[Found]] = {}  # past the limit
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
         self.unloaded: set[str] = set()  # by hand: a rescan leaves them alone
@@ -151,7 +166,9 @@ class Registry:
             ) from error
         self._required = set(on_disk)
         for name, versions in on_disk.items():
-            if loaded := self._best_of(name, versions, None, DeviceUnavailableError):
+            loaded, refused = self._best_of(name, versions, None, DeviceUnavailableError)
+            self.refused += refused
+            if loaded:
                 self._serving[name] = self._serve(loaded)
         if not self._serving:
             reasons = (
@@ -190,27 +207,39 @@ class Registry:
     async def _rescan_one(self, name: str, versions: list[int]) -> None:
         current = self._serving.get(name)
         old = current.model if current else None
-        new = await asyncio.to_thread(self._best_of, name, versions, old)
+        new, refused = await self._find(name, versions, old)
+        self.refused += refused
         if name in self.unloaded:  # meanwhile
             return
         if new is not None and new is not old:
             self._replace(name, self._serve(new))
 
+    async def _find(self, name: str, versions: list[int], current: Model | None) -> Found:
+        """The best on a thread of its own, within the limit; one that hangs is not begun a second time."""
+        loading = self._hanging.pop(name, None)
+        if loading is None or loading.done():
+            loading = aside(partial(self._best_of, name, versions, current), f"loading-{name}")
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(loading), self._loading_limit_s)
+        except TimeoutError:
+            self._hanging[name] = loading
+            return None, [_refuse(name, versions[0], f"not loaded within {self._loading_limit_s:g} s")]
+
     def _best_of(
         self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()
-    ) -> Model | None:
+    ) -> Found:
         """The highest version that loads; the current one is not loaded again."""
+        refused: list[Refusal] = []
         for version in versions:
             if current is not None and current.description.version == version:
-                return current
+                return current, refused
             try:
-                return self._load(self._settings.models_dir / name / str(version), self._settings)
+                return self._load(self._settings.models_dir / name / str(version), self._settings), refused
             except fatal:
                 raise
             except (ArtifactError, DeviceUnavailableError) as error:
-                log.error("version refused", extra={"model": name, "version": version, "reason": str(error)})
-                self.refused.append(Refusal(name, version, str(error)))
-        return None
+                refused.append(_refuse(name, version, str(error)))
+        return None, refused
 
     def _serve(self, model: Model) -> Serving:
         limits = Limits(

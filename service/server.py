@@ -6,6 +6,7 @@ import logging
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
@@ -41,7 +42,7 @@ class Server(uvicorn.Server):
         handlers = {
             signal.SIGTERM: self._drain,
             signal.SIGINT: self._drain,
-            signal.SIGHUP: self._registry.rescan,
+            signal.SIGHUP: self._rescan,
         }
         for number, work in handlers.items():
             loop.add_signal_handler(number, self._spawn, work)
@@ -55,6 +56,10 @@ class Server(uvicorn.Server):
         task = asyncio.get_running_loop().create_task(work())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    async def _rescan(self) -> None:
+        if not self._lifecycle.draining:
+            await self._registry.rescan()
 
     async def _drain(self) -> None:
         """Refuse new work but listen on, finish what was accepted, then stop. A second signal stops now."""
@@ -86,12 +91,12 @@ class Server(uvicorn.Server):
 def exit_stuck() -> None:
     """End the process for its supervisor to restart: a thread that does not come back cannot be mended."""
     log.critical("a run does not end; exiting", extra={"exit_code": EXIT_STUCK})
-    asyncio.get_running_loop().call_later(STUCK_NOTICE_S, _leave)
+    asyncio.get_running_loop().call_later(STUCK_NOTICE_S, _leave, EXIT_STUCK)
 
 
-def _leave() -> None:
+def _leave(code: int) -> None:
     sys.stderr.flush()
-    os._exit(EXIT_STUCK)  # not sys.exit: it would wait for the very thread
+    os._exit(code)  # not sys.exit: it would wait for the very thread, or abort under it
 
 
 def configuration(app: Application, settings: Settings) -> uvicorn.Config:
@@ -118,3 +123,5 @@ def serve(app: Application, settings: Settings) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = Server(configuration(app, settings), settings, app.lifecycle, app.registry)
     server.run()
+    if any(thread.daemon for thread in threading.enumerate()):  # in a run or a load that outlasted the drain
+        _leave(0)

@@ -16,7 +16,7 @@ from service.session import Session
 from service.settings import Settings, parse
 
 RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
-HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there
+HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there; in a version: it loads as long
 
 
 class FaultySession:
@@ -49,6 +49,8 @@ class FaultySession:
 
 def load_faulty(directory: Path, settings: Settings) -> Model:
     model = load_model(directory, settings)
+    while (directory / HOLD_FILE).exists():
+        load_model(directory, settings)
     object.__setattr__(model, "session", FaultySession(model.session, settings.models_dir / HOLD_FILE))
     return model
 

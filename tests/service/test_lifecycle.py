@@ -218,6 +218,30 @@ def test_an_idle_service_ends_soon_and_gives_notice_where_asked(start: Start) ->
         assert time.monotonic() - begun > 1.4
 
 
+def test_the_end_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_path: Path) -> None:
+    write_both(tmp_path)
+    running = start(tmp_path, program=FAULTY, drain_timeout_s=1)
+    (write_classifier(tmp_path, 2) / HOLD_FILE).touch()
+    rescan(running)
+    wait_until(lambda: '"version":2' in running.log(), 30)
+    running.signal(signal.SIGTERM)
+    assert running.process.wait(15) == 0
+
+
+def test_no_version_is_loaded_while_draining(start: Start, tmp_path: Path) -> None:
+    write_both(tmp_path)
+    running = start(tmp_path, drain_notice_s=1.5, api_keys="key")
+    running.signal(signal.SIGTERM)
+    wait_until(lambda: '"draining"' in running.log())
+    write_classifier(tmp_path, 2)
+    rescan(running)
+    url = f"{running.url}/v2/repository/models/{CLASSIFIER}/load"
+    response = httpx.post(url, headers={"authorization": "Bearer key"})
+    assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:draining")
+    assert running.process.wait(15) == 0
+    assert '"version":2' not in running.log()
+
+
 def test_a_port_in_use_is_told(start: Start, models_dir: Path) -> None:
     running = start()
     with pytest.raises(AssertionError, match="is taken"):

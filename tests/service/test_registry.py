@@ -134,6 +134,35 @@ def test_a_model_unloaded_while_its_next_version_loads_stays_unloaded(tmp_path: 
     asyncio.run(test())
 
 
+def test_a_version_that_never_loads_holds_nothing_else(tmp_path: Path) -> None:
+    go_on, begun = threading.Event(), []
+
+    def load(directory: Path, settings: Settings) -> Model:
+        if directory.parts[-2:] == (CLASSIFIER, "2"):
+            begun.append(directory)
+            go_on.wait(60)
+        return load_model(directory, settings)
+
+    async def test() -> None:
+        settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
+        registry = Registry(settings, load=load, loading_limit_s=0.2)
+        registry.start()
+        write_classifier(tmp_path, 2)
+        for _ in range(2):
+            await registry.rescan()
+            assert [(r.name, r.version) for r in registry.refused] == [(CLASSIFIER, 2)]
+            assert "not loaded within 0.2 s" in registry.refused[0].reason
+        assert len(begun) == 1
+        assert await infer(registry) == 1
+        go_on.set()
+        registry._loading_limit_s = 60
+        await registry.rescan()
+        assert (registry.refused, await infer(registry)) == ([], 2)
+        await registry.close()
+
+    asyncio.run(test())
+
+
 def test_a_new_name_that_is_broken_does_not_make_it_unready(tmp_path: Path) -> None:
     async def test() -> None:
         write_classifier(tmp_path)
