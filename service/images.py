@@ -28,6 +28,7 @@ UPRIGHT = {
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
+BAND_ROWS = 64  # of an image with transparency, laid over white at once
 OVERLAY_COLOUR = (60, 220, 110)
 
 # Our own bound is a setting and is checked before decoding; Pillow's would only warn, and on a thread.
@@ -138,13 +139,21 @@ def _grey_of_16_bits(image: Image.Image) -> Image.Image:
     return Image.fromarray(grey)
 
 
+def _over_white(image: Image.Image) -> Image.Image:
+    """In bands: the steps in between, each as large as the image, would be half a gigabyte of the largest."""
+    white = Image.new("RGB", image.size, "white")
+    for top in range(0, image.height, BAND_ROWS):
+        bottom = min(top + BAND_ROWS, image.height)
+        band = image.crop((0, top, image.width, bottom)).convert("RGBA")
+        white.paste(band, (0, top), band)
+    return white
+
+
 def _rgb(image: Image.Image) -> Image.Image:
     if image.mode.startswith("I"):
         return _grey_of_16_bits(image).convert("RGB")
     if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        white = Image.new("RGBA", rgba.size, "white")
-        return Image.alpha_composite(white, rgba).convert("RGB")
+        return _over_white(image)
     return image if image.mode == "RGB" else image.convert("RGB")
 
 

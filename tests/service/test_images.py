@@ -70,6 +70,12 @@ def test_alpha_is_laid_over_white(mode: str) -> None:
     assert np.abs(decoded(encoded(Image.fromarray(picture, mode))) - expected).max() <= 1
 
 
+def test_bands_leave_no_seam() -> None:
+    picture = np.random.default_rng(0).integers(0, 256, (3 * images.BAND_ROWS + 1, 5, 4), dtype=np.uint8)
+    rows = [decoded(encoded(row[None])) for row in picture]
+    np.testing.assert_array_equal(decoded(encoded(picture)), np.concatenate(rows))
+
+
 def test_transparent_black_is_white() -> None:
     assert decoded(encoded(Image.new("RGBA", (5, 5), (0, 0, 0, 0)))).min() == 255
 
