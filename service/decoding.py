@@ -1,21 +1,24 @@
 """Where images are decoded: tiny ones on the event loop, the others on a few threads beside it."""
 
 import asyncio
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from PIL import Image
 
 from service.images import ImageError, Pixels, Target, fit, open_header, upright_rgb
 from service.lifecycle import Departure
-from service.problems import ClientGoneError
+from service.problems import ClientGoneError, DeadlineExceededError
 
 # Below these a thread hop costs more than the decoding, and the loop is held for a fraction of a millisecond:
 # but not by a PNG with one of these chunks, which Pillow unpacks with the header, to a megabyte each.
 TINY_BYTES = 16 * 1024
 TINY_PIXELS = 64 * 64
 PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")
+LARGEST_AT_ONCE = 4  # of the largest images, decoded beside each other: 4 to 17 bytes a pixel, by kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,17 +39,36 @@ def prepare(data: bytes, target: Target, max_pixels: int) -> Prepared:
     return _finish(open_header(data, max_pixels), target)
 
 
-def _prepare_unless_gone(data: bytes, target: Target, max_pixels: int, departure: Departure) -> Prepared:
-    if departure.gone:  # its turn came too late
-        raise ClientGoneError("the client left before decoding")
-    return prepare(data, target, max_pixels)
+class PixelBudget:
+    """Pixels that all threads together may hold; one that finds no room waits, in the order of arrival."""
+
+    def __init__(self, pixels: int, patience_s: float) -> None:
+        self._free, self._patience_s = pixels, patience_s
+        self._turn, self._changed = threading.Lock(), threading.Condition()
+
+    @contextmanager
+    def hold(self, size: tuple[int, int], departure: Departure) -> Iterator[None]:
+        """Room for an image of this (width, height), or an error where nobody waits for it any longer."""
+        pixels = size[0] * size[1]
+        with self._turn, self._changed:  # one at a time: small images would pass by a large one for ever
+            if not self._changed.wait_for(lambda: departure.gone or self._free >= pixels, self._patience_s):
+                raise DeadlineExceededError(f"no room for an image within {self._patience_s:g} s")
+            if departure.gone:
+                raise ClientGoneError("the client left before the turn of its image")
+            self._free -= pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._free += pixels
+                self._changed.notify()
 
 
 class Decoder:
     """Prepares the images of a request; the first bad one fails it, by index."""
 
-    def __init__(self, pool: Executor, max_pixels: int) -> None:
-        self._pool, self._max_pixels = pool, max_pixels
+    def __init__(self, pool: Executor, max_pixels: int, budget: PixelBudget) -> None:
+        self._pool, self._max_pixels, self._budget = pool, max_pixels, budget
 
     async def prepare(self, files: Sequence[bytes], target: Target, departure: Departure) -> list[Prepared]:
         if len(files) == 1:
@@ -68,5 +90,10 @@ class Decoder:
             image = open_header(data, self._max_pixels)
             if image.width * image.height <= TINY_PIXELS:
                 return _finish(image, target)
-        arguments = (data, target, self._max_pixels, departure)
-        return await asyncio.get_running_loop().run_in_executor(self._pool, _prepare_unless_gone, *arguments)
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._pool, self._in_turn, data, target, departure)
+
+    def _in_turn(self, data: bytes, target: Target, departure: Departure) -> Prepared:
+        image = open_header(data, self._max_pixels)
+        with self._budget.hold(image.size, departure):
+            return _finish(image, target)

@@ -17,10 +17,10 @@ from starlette.responses import Response
 from service import images
 from service.artifact import Task
 from service.batching import Outcome
-from service.decoding import Decoder, Prepared
+from service.decoding import LARGEST_AT_ONCE, Decoder, PixelBudget, Prepared
 from service.lifecycle import DEPARTURE, Departure
 from service.metrics import Metrics
-from service.problems import BadParameterError, ClientGoneError, DeadlineExceededError
+from service.problems import BadParameterError, DeadlineExceededError
 from service.queries import SegmentQuery, classify_query, segment_query
 from service.registry import Registry, Serving
 from service.settings import Settings
@@ -74,7 +74,8 @@ class Inference:
     def __init__(self, settings: Settings, registry: Registry, metrics: Metrics, pool: Executor) -> None:
         self._registry, self._pool = registry, pool
         self._stages = metrics.stages
-        self._decoder = Decoder(pool, settings.max_image_pixels)
+        self._budget = PixelBudget(LARGEST_AT_ONCE * settings.max_image_pixels, settings.deadline_s)
+        self._decoder = Decoder(pool, settings.max_image_pixels, self._budget)
         self._deadline_s = settings.deadline_s
         self._max_pixels = settings.max_image_pixels
         self._memory = UploadMemory(settings.upload_memory_bytes)
@@ -179,10 +180,9 @@ class Inference:
         """An overlay decodes its photo again: kept, each waiting request would hold it whole in memory."""
 
         def job() -> tuple[bytes, float]:
-            if departure.gone:
-                raise ClientGoneError("the client left before its picture was drawn")
             overlay = query.output is images.Output.OVERLAY
-            return render(road, size, query, images.decode(data, self._max_pixels) if overlay else None)
+            with self._budget.hold(size, departure):
+                return render(road, size, query, images.decode(data, self._max_pixels) if overlay else None)
 
         begun = time.perf_counter()
         rendered = await self._aside(job)

@@ -14,7 +14,7 @@ import pytest
 
 from service.artifact import Resize
 from service.batching import Batcher, Images, Limits
-from service.decoding import Decoder
+from service.decoding import Decoder, PixelBudget
 from service.images import Target, UnreadableImageError
 from service.lifecycle import Departure
 from service.problems import ClientGoneError
@@ -86,8 +86,9 @@ def test_the_files_of_a_refused_form_are_freed_at_once(no_collector: None) -> No
     files = [plain((1, 2, 3)) + bytes(100), b"junk" + bytes(100)]
 
     async def refused(pool: Executor) -> None:
+        decoder = Decoder(pool, 10_000, PixelBudget(10_000, patience_s=10))
         with pytest.raises(UnreadableImageError):
-            await Decoder(pool, 10_000).prepare(list(files), TARGET, Departure())
+            await decoder.prepare(list(files), TARGET, Departure())
 
     before = [sys.getrefcount(data) for data in files]
     with ThreadPoolExecutor(1) as pool:
