@@ -89,8 +89,8 @@ class Server(uvicorn.Server):
 
 
 def exit_stuck() -> None:
-    """End the process for its supervisor to restart: a thread that does not come back cannot be mended."""
-    log.critical("a run does not end; exiting", extra={"exit_code": EXIT_STUCK})
+    """End the process for its supervisor to restart: a session that is stuck or broken cannot be mended."""
+    log.critical("exiting for the supervisor to start anew", extra={"exit_code": EXIT_STUCK})
     asyncio.get_running_loop().call_later(STUCK_NOTICE_S, _leave, EXIT_STUCK)
 
 

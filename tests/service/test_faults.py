@@ -181,5 +181,5 @@ def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_
     assert (body["ready"], body["stuck"]) == (False, True)
     assert post(running, GOOD).status_code == 503
     assert running.process.wait(10) == EXIT_STUCK
-    assert "a run does not end" in running.log()
+    assert "does not come back from a run" in running.log()
     running.stop()
