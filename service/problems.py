@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from service.batching import BatcherClosedError, QueueFullError, RunFailedError
 from service.images import ImageError, TooManyPixelsError, UnreadableImageError, UnsupportedFormatError
-from service.registry import NoDefaultError, UnknownModelError, WrongTaskError
+from service.registry import NoDefaultError, UnknownModelError, VersionRefusedError, WrongTaskError
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:quatserve:problem:"
@@ -85,6 +85,7 @@ KINDS: dict[type[Exception], Kind] = {
     UnauthorizedError: Kind(401, "unauthorized", "A valid API key is needed"),
     UnknownModelError: Kind(404, "unknown-model", "No such model is served"),
     SlowUploadError: Kind(408, "slow-upload", "The body did not arrive in time"),
+    VersionRefusedError: Kind(409, "version-refused", "The version on disk cannot be served"),
     BodyTooLargeError: Kind(413, "body-too-large", "The body has too many bytes"),
     TooManyPixelsError: Kind(413, "too-many-pixels", "The image has too many pixels"),
     TooManyImagesError: Kind(413, "too-many-images", "The request has too many images"),

@@ -118,7 +118,9 @@ def _add_repository(router: APIRouter, registry: Registry, lifecycle: Lifecycle)
         return ready + unloaded + refused
 
     @router.post(
-        "/repository/models/{name}/load", summary="Load the highest version on disk", responses=missing
+        "/repository/models/{name}/load",
+        summary="Load the highest version on disk",
+        responses=errors(404, 409, 503),
     )
     async def load(name: str) -> Response:
         with lifecycle.accept():

@@ -31,6 +31,10 @@ class UnknownModelError(Exception):
     """No model of that name is served."""
 
 
+class VersionRefusedError(Exception):
+    """A version on disk, higher than what is served, cannot be."""
+
+
 class WrongTaskError(Exception):
     """The model asked for does something else."""
 
@@ -193,9 +197,14 @@ class Registry:
                     await self._rescan_one(name, versions)
 
     async def load(self, name: str) -> None:
-        """Serve the highest version of a name on disk; UnknownModelError where there is none that can be."""
+        """Serve the highest version of a name on disk; VersionRefusedError where that one cannot be."""
         self.unloaded.discard(name)
         await self.rescan()
+        refused = "; ".join(f"version {r.version}: {r.reason}" for r in self.refused if r.name == name)
+        if refused:
+            served = self._serving.get(name)
+            goes_on = f"version {served.model.description.version} goes on" if served else "none is served"
+            raise VersionRefusedError(f"{name}, {refused}; {goes_on}")
         self.get(name)
 
     def unload(self, name: str) -> None:

@@ -48,7 +48,7 @@ def test_types_are_unique_and_statuses_those_promised() -> None:
     declared = {kind for kind in vars(problems).values() if isinstance(kind, Kind)}
     assert declared <= set(ALL_KINDS)
     assert len({kind.type for kind in ALL_KINDS}) == len(ALL_KINDS)
-    assert {kind.status for kind in KINDS.values()} == {400, 401, 404, 408, 413, 415, 422, 500, 503, 504}
+    assert {kind.status for kind in KINDS.values()} == {400, 401, 404, 408, 409, 413, 415, 422, 500, 503, 504}
 
 
 @pytest.mark.parametrize("error", [ValueError("a secret path"), RunFailedError("a secret path")])

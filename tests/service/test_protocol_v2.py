@@ -1,6 +1,7 @@
 """The Open Inference Protocol, spoken by the unmodified client of another server."""
 
 import json
+import shutil
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ from tritonclient.utils import InferenceServerException
 from service.artifact import read_description
 from service.problems import BadParameterError
 from service.tensors import HEADER_LENGTH, read_request
-from tests.service.artifacts import CLASSIFIER, SEGMENTER, expected_probabilities, write_both
+from tests.service.artifacts import CLASSIFIER, SEGMENTER, expected_probabilities, write_both, write_truncated
 from tests.service.harness import RunningService
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
@@ -169,7 +170,17 @@ def test_the_repository_loads_and_unloads_with_a_key(tmp_path: Path) -> None:
             assert client.is_server_ready()
             client.load_model(CLASSIFIER, headers)
             assert client.is_model_ready(CLASSIFIER, headers=headers)
-            with pytest.raises(InferenceServerException):
+            with pytest.raises(InferenceServerException, match="no model 'nobody'"):
                 client.load_model("nobody", headers)
+            write_truncated(tmp_path, 2)
+            with pytest.raises(
+                InferenceServerException, match=r"version 2: .*; version 1 goes on"
+            ) as refused:
+                client.load_model(CLASSIFIER, headers)
+            assert refused.value.status() == "409"
+            client.unload_model(CLASSIFIER, headers)
+            shutil.rmtree(tmp_path / CLASSIFIER / "1")
+            with pytest.raises(InferenceServerException, match=r"version 2: .*; none is served"):
+                client.load_model(CLASSIFIER, headers)
     finally:
         assert running.stop() == 0
