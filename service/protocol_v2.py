@@ -40,9 +40,9 @@ INFER_BODY = {
 }
 
 
-def _find(registry: Registry, name: str, version: str | None) -> Serving:
+def _find(registry: Registry, name: str, version: str) -> Serving:
     serving = registry.get(name)
-    if version is not None and version != str(serving.model.description.version):
+    if version != str(serving.model.description.version):
         raise UnknownModelError(f"{name} is served as version {serving.model.description.version}")
     return serving
 
@@ -81,20 +81,30 @@ def _add_models(router: APIRouter, inference: Inference, registry: Registry, lif
     }
 
     @router.get("/models/{name}", summary="What a model takes and returns", responses=missing)
-    @router.get(
-        "/models/{name}/versions/{version}", summary="What a version takes and returns", responses=missing
-    )
-    async def describe(name: str, version: str | None = None) -> dict[str, Any]:
-        return metadata(_find(registry, name, version).model.description)
+    async def describe(name: str) -> dict[str, Any]:
+        return metadata(registry.get(name).model.description)
 
     @router.get("/models/{name}/ready", summary="A model is served", responses=missing)
-    @router.get("/models/{name}/versions/{version}/ready", summary="A version is served", responses=missing)
-    async def model_ready(name: str, version: str | None = None) -> dict[str, Any]:
-        return {"name": _find(registry, name, version).model.description.name, "ready": True}
+    async def model_ready(name: str) -> dict[str, Any]:
+        return {"name": registry.get(name).model.description.name, "ready": True}
 
     @router.post("/models/{name}/infer", summary="Run tensors through a model", **infers)
-    @router.post("/models/{name}/versions/{version}/infer", summary="Run tensors through a version", **infers)
-    async def infer(request: Request, name: str, version: str | None = None) -> Response:
+    async def infer(request: Request, name: str) -> Response:
+        with lifecycle.accept():
+            return await inference.tensors(request, lambda: registry.get(name))
+
+    one = "/models/{name}/versions/{version}"
+
+    @router.get(one, summary="What a version takes and returns", responses=missing)
+    async def describe_version(name: str, version: str) -> dict[str, Any]:
+        return metadata(_find(registry, name, version).model.description)
+
+    @router.get(f"{one}/ready", summary="A version is served", responses=missing)
+    async def version_ready(name: str, version: str) -> dict[str, Any]:
+        return {"name": _find(registry, name, version).model.description.name, "ready": True}
+
+    @router.post(f"{one}/infer", summary="Run tensors through a version", **infers)
+    async def infer_version(request: Request, name: str, version: str) -> Response:
         with lifecycle.accept():
             return await inference.tensors(request, lambda: _find(registry, name, version))
 

@@ -47,6 +47,21 @@ def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
     assert (found["outputs"][0]["datatype"], found["outputs"][0]["shape"]) == ("FP32", [-1, 3])
 
 
+def test_a_version_stands_in_the_path_alone(service: RunningService) -> None:
+    schema = service.client.get("/openapi.json").json()
+    parameters = {
+        path: [
+            (p["name"], p["in"]) for operation in methods.values() for p in operation.get("parameters", [])
+        ]
+        for path, methods in schema["paths"].items()
+        if path.startswith("/v2/models/")
+    }
+    named = [("name", "path"), ("version", "path")]
+    assert len(parameters) == 6
+    assert all(found == named[: path.count("{")] for path, found in parameters.items())
+    assert service.client.get(f"/v2/models/{CLASSIFIER}?version=2").status_code == 200
+
+
 @pytest.mark.parametrize("binary_in", [True, False])
 @pytest.mark.parametrize("binary_out", [True, False, None])
 def test_infer(client: triton.InferenceServerClient, binary_in: bool, binary_out: bool | None) -> None:
