@@ -62,7 +62,11 @@ def _open(
     placement = Placement(
         device=device, threads=settings.threads or usable_cpus(), gpu_memory_bytes=settings.gpu_memory_bytes
     )
-    return Session(read_verified(directory / file.name, file.sha256), description, placement), precision
+    graph = read_verified(directory / file.name, file.sha256)
+    try:
+        return Session(graph, description, placement), precision
+    except ArtifactError as error:
+        raise ArtifactError(f"{directory / file.name}: {error}") from error
 
 
 def _open_on_best(

@@ -9,11 +9,15 @@ import time
 from pathlib import Path
 
 import httpx
+import numpy as np
 import pytest
 
 from tests.service.artifacts import (
     CLASSIFIER,
     SEGMENTER,
+    expected_probabilities,
+    probe_images,
+    write,
     write_both,
     write_classifier,
     write_nan,
@@ -91,6 +95,19 @@ def test_defaults_and_their_settings(start: Start, tmp_path: Path) -> None:
 def test_cuda_refuses_to_start_where_there_is_none(models_dir: Path) -> None:
     with pytest.raises(AssertionError, match="service: device cuda: "):
         RunningService(models_dir, device="cuda")
+
+
+def test_where_nothing_can_be_served_each_reason_names_its_model(tmp_path: Path) -> None:
+    images = probe_images((32, 32))
+    outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
+    for name in ("odd", "even"):
+        write(
+            tmp_path, name, 1, "classification", (32, 32), {"fp32": b"no graph"}, outputs, images, tolerance=1
+        )
+    with pytest.raises(AssertionError) as told:
+        RunningService(tmp_path)
+    line = str(told.value).split("service: models directory")[1]
+    assert line.count("/odd/1/") == line.count("/even/1/") == 1
 
 
 # --- SIGHUP ---

@@ -80,7 +80,7 @@ def test_a_graph_of_another_shape_is_refused(tmp_path: Path) -> None:
     outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
     directory = write(tmp_path, "odd", 1, "classification", (32, 32), {"fp32": classifier_graph((16, 16))},
                       outputs, images, 1e-4)  # fmt: skip
-    with pytest.raises(ArtifactError, match=r"the graph takes .*16, 16, 3"):
+    with pytest.raises(ArtifactError, match=r"odd/1/model.onnx: the graph takes .*16, 16, 3"):
         load_model(directory, SETTINGS)
 
 
@@ -89,7 +89,7 @@ def test_a_graph_of_the_other_task_is_refused(tmp_path: Path) -> None:
     outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
     directory = write(tmp_path, "odd", 1, "classification", (32, 32), {"fp32": segmenter_graph((32, 32))},
                       outputs, images, 1e-4)  # fmt: skip
-    with pytest.raises(ArtifactError, match="no output probabilities"):
+    with pytest.raises(ArtifactError, match=r"odd/1/model.onnx: the graph has no output probabilities"):
         load_model(directory, SETTINGS)
 
 
@@ -106,7 +106,7 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     directory = write(
         tmp_path, "odd", 1, "classification", (32, 32), {"fp32": b"no graph"}, outputs, images, 1e-4
     )
-    with pytest.raises(ArtifactError, match="onnxruntime cannot load"):
+    with pytest.raises(ArtifactError, match=r"odd/1/model.onnx: onnxruntime cannot load"):
         load_model(directory, SETTINGS)
 
 
@@ -200,7 +200,7 @@ def test_a_broken_graph_is_no_missing_device(tmp_path: Path, monkeypatch: pytest
     )
     with (
         pytest.warns(UserWarning, match="CUDAExecutionProvider"),
-        pytest.raises(ArtifactError, match="onnxruntime cannot load"),
+        pytest.raises(ArtifactError, match=r"odd/1/model.onnx: onnxruntime cannot load"),
     ):
         load_model(directory, SETTINGS.model_copy(update={"device": Device.CUDA}))
 
