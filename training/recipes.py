@@ -158,12 +158,14 @@ def _road_fast(algebra: str) -> Recipe:
         summary=f"whitening {algebra} road network, dilated, last {HOLDOUT} frames of each category held out",
         dataset="kitti-road",
         network=NetworkConfig(algebra=algebra, task="segmentation", dilations=ROAD_DILATIONS),
-        epochs=48,
+        epochs=40,
         batch_size=4,
         schedule=OneCycle(peak=0.1),
         weight_decay=2e-4,
         kernel_rate=0.1,
-        augmentation=Augmentation(flip="random", sizes=GROWING_FRAMES, scale=0.25, shift=0.1, colour=0.4),
+        augmentation=Augmentation(
+            flip="random", sizes=GROWING_FRAMES, scale=0.35, shift=0.1, colour=0.5, shadow=0.7
+        ),
         ema_decay=0.99,
         holdout=HOLDOUT,
         height=ROAD_HEIGHT,
