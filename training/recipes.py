@@ -173,20 +173,6 @@ def _road_fast(algebra: str) -> Recipe:
     )
 
 
-def _road_second() -> Recipe:
-    first = _road_fast("quaternion")
-    return dataclasses.replace(
-        first,
-        name=_name(first.name, "second"),
-        summary=f"a second cycle for what {first.name} has trained (--from), with shadows",
-        epochs=16,
-        schedule=OneCycle(peak=0.05),
-        augmentation=dataclasses.replace(
-            first.augmentation, sizes=((0.0, 1.0),), scale=0.35, colour=0.5, shadow=0.7
-        ),
-    )
-
-
 def _road_paper(algebra: str) -> Recipe:
     # Two things are not theirs: an epoch is every training frame, where they drew 150 at random, and `scale`
     # also changes the aspect by a third of what it changes the size.
@@ -223,7 +209,6 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
         _cifar_second,
         *(partial(_road_fast, algebra) for algebra in ours),
-        _road_second,
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),
     ]
