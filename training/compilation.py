@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 # Channels lie innermost, and the first stage of a quaternion network has eight of them: vectors of eight
-# floats fit. With sixteen the compiler falls back on scalar code, and a step takes eight times as long.
+# floats fit. With sixteen the compiler falls back on scalar code, and a step takes seven times as long.
 SIMD_BITS = 256
 
 
