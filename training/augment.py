@@ -49,6 +49,18 @@ def shifted_crop(images: Tensor, side: int, pixels: int, generator: Generator) -
     return cropped.permute(0, 3, 1, 2)
 
 
+def erase_squares(images: Tensor, part: float, generator: Generator) -> Tensor:
+    """Put mid grey over a square of `part` of each image's side, its centre anywhere within the image."""
+    batch, _, height, width = images.shape
+
+    def inside(size: int) -> Tensor:
+        centre = torch.rand((batch, 1), generator=generator) * size
+        return (torch.arange(size) + 0.5 - centre).abs() < part * size / 2
+
+    square = inside(height)[:, None, :, None] & inside(width)[:, None, None, :]
+    return images.masked_fill(square, round(PIXEL_SCALE))
+
+
 def warp(
     images: Tensor,
     targets: Tensor,

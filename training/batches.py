@@ -78,7 +78,9 @@ class CifarData:
             images = augment.flip_alternately(images, index, epoch, seed)
         elif how.flip == "random":
             images = augment.flip_randomly(images, generator)
-        return augment.shifted_crop(images, how.side(epoch / self.recipe.epochs), how.shift_pixels, generator)
+        side = how.side(epoch / self.recipe.epochs)
+        images = augment.shifted_crop(images, side, how.shift_pixels, generator)
+        return augment.erase_squares(images, how.erase, generator) if how.erase else images
 
     def validation(self) -> Iterator[Batch] | None:
         return labelled_batches(self.held) if len(self.held) else None

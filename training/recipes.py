@@ -26,6 +26,7 @@ class Augmentation:
         (0.0, 32),
     )  # classification: (from this part of the run on, side)
     flip: Literal["none", "random", "alternate"] = "alternate"
+    erase: float = 0.0  # classification: the side of a square that is blotted out, as a part of the crop's
     sizes: tuple[tuple[float, float], ...] = (
         (0.0, 1.0),
     )  # segmentation: (from this part of the run on, size of the input as a part of the recipe's)
@@ -41,8 +42,9 @@ class Augmentation:
                 raise ValueError(f"{name} must start at 0 and rise, not {starts}")
         if not all(0 < size <= 1 for _, size in self.sizes):
             raise ValueError(f"sizes are parts of the recipe's, within (0, 1], not {self.sizes}")
-        if not 0 <= self.shadow < 1:
-            raise ValueError(f"shadow {self.shadow} must lie within [0, 1)")
+        for name in ("erase", "shadow"):
+            if not 0 <= getattr(self, name) < 1:
+                raise ValueError(f"{name} {getattr(self, name)} must lie within [0, 1)")
 
     def side(self, progress: float) -> int:
         """The side of the crop when `progress` of the run is done."""
@@ -129,6 +131,18 @@ def _cifar_second() -> Recipe:
     )
 
 
+def _cifar_third() -> Recipe:
+    second = _cifar_second()
+    return dataclasses.replace(
+        second,
+        name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "third"),
+        summary=f"a third cycle for what {second.name} has trained (--from): erased squares, small batches",
+        epochs=130,
+        batch_size=64,
+        augmentation=Augmentation(crops=((0.0, 24), (0.3, 28), (0.6, 32)), erase=0.35),
+    )
+
+
 def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -> Recipe:
     kind = "deep" if deep else "shallow"
     return Recipe(
@@ -208,6 +222,7 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         *(partial(_cifar_fast, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
         partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
         _cifar_second,
+        _cifar_third,
         *(partial(_road_fast, algebra) for algebra in ours),
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),

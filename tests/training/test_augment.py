@@ -8,6 +8,7 @@ from torch import Generator
 from training.augment import (
     cast_shadow,
     epoch_generator,
+    erase_squares,
     flip_alternately,
     flip_randomly,
     jitter_colour,
@@ -80,6 +81,26 @@ def test_a_crop_is_a_window_of_the_reflected_image(side: int, pixels: int) -> No
         found.add((int(rows[0]) - centre, int(columns[0]) - centre))
     assert {offset for pair in found for offset in pair} <= set(range(2 * pixels + 1))
     assert len(found) > 20 or pixels < 4  # of 81 places: images move on their own, on each axis
+
+
+@pytest.mark.parametrize(("side", "part"), [(32, 0.25), (24, 0.5), (28, 0.35)])
+def test_an_erased_square_is_one_grey_square_an_image_anywhere_in_it(side: int, part: float) -> None:
+    images = torch.full((2_000, 3, side, side), 255, dtype=torch.uint8)
+    erased = erase_squares(images, part, generator())
+    assert erased.dtype == torch.uint8
+    grey = erased != 255
+    assert set(erased[grey].tolist()) == {128}
+    assert torch.equal(grey[:, 0], grey[:, 1])
+    assert torch.equal(grey[:, 0], grey[:, 2])
+    rows, columns = grey[:, 0].any(2), grey[:, 0].any(1)
+    assert torch.equal(grey[:, 0], rows[:, :, None] & columns[:, None, :])  # a rectangle, or rectangles,
+    for lines in (rows, columns):
+        assert (lines.int().diff(dim=1).abs().sum(1) <= 2).all()  # of one piece,
+        assert lines.sum(1).max() == pytest.approx(part * side, abs=1)  # as long as asked for,
+        assert lines.sum(1).min() >= part * side / 2 - 1  # or cut by the border, by half at most
+    where = grey[:, 0].float().mean(0)
+    assert (where.amax() - where.mean()) < 0.5 * where.mean()  # no favourite place
+    assert torch.equal(images, torch.full_like(images, 255))
 
 
 def frame_and_target() -> tuple[torch.Tensor, torch.Tensor]:

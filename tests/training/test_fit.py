@@ -21,12 +21,13 @@ from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny
 from tests.training.tiny_data import road_recipe, write_frames, write_run
 from training import run as runs
 from training.__main__ import main
+from training.augment import normalise
 from training.batches import read_data
 from training.checkpoint import read_tensors, write_tensors
 from training.errors import UserError
 from training.fit import fit
 from training.ranks import Ranks
-from training.recipes import Recipe
+from training.recipes import Augmentation, Recipe
 from training.schedule import OneCycle
 
 RECIPE = tiny_recipes()["tiny-cifar"]
@@ -140,6 +141,23 @@ def test_an_epoch_draws_from_its_own_generator_only(data: Path, name: str) -> No
     assert torch.equal(torch.get_rng_state(), state)
     assert not all(torch.equal(a, b) for a, b in zip(first, epoch(2), strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(first, epoch(1, seed=1), strict=True))
+
+
+def test_a_recipe_that_erases_trains_with_it_and_scores_without(data: Path) -> None:
+    recipe = tiny_recipes()["tiny-cifar"]
+    seen = {}
+    for erase in (0.0, 0.5):
+        source = read_data(
+            dataclasses.replace(recipe, augmentation=Augmentation(flip="none", shift_pixels=0, erase=erase)),
+            data,
+        )
+        held_out = source.validation()
+        assert held_out is not None
+        seen[erase] = [torch.cat([b.inputs for b in part]) for part in (source.epoch(0, 0).batches, held_out)]
+    changed = seen[0.5][0] != seen[0.0][0]
+    assert torch.equal(seen[0.5][0][changed].unique(), normalise(torch.full((1, 3, 1, 1), 128)).unique())
+    assert changed.flatten(1).any(1).all()
+    assert torch.equal(seen[0.5][1], seen[0.0][1])
 
 
 @pytest.mark.parametrize("step", [0, 7, 14])

@@ -71,6 +71,13 @@ def test_road_frames_grow_with_the_run() -> None:
     assert [sizes.size(progress) for progress in (0, 0.49, 0.5, 0.99)] == [0.75, 0.75, 1.0, 1.0]
 
 
+@pytest.mark.parametrize("name", ["erase", "shadow"])
+@pytest.mark.parametrize("value", [-0.1, 1.0])
+def test_erased_and_shaded_parts_are_less_than_all(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=rf"{name} {value} must lie within \[0, 1\)"):
+        Augmentation(**{name: value})  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [(((0.1, 1.0),), "sizes must start at 0"), (((0.0, 1.5),), "within"), (((0.0, 0.0),), "within")],
