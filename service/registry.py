@@ -24,7 +24,7 @@ VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class NothingToServeError(Exception):
-    """No model could be loaded at the start."""
+    """The models directory cannot be read, or holds nothing that can be served."""
 
 
 class UnknownModelError(Exception):
@@ -32,7 +32,7 @@ class UnknownModelError(Exception):
 
 
 class VersionRefusedError(Exception):
-    """A version on disk, higher than what is served, cannot be."""
+    """The highest version on disk cannot be served, or the directory cannot be read."""
 
 
 class WrongTaskError(Exception):
@@ -73,15 +73,21 @@ class Serving:
 
 def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
     """NAME -> versions, highest first. Anything not named like an artifact is not one."""
-    found: dict[str, list[int]] = {}
-    for directory in models_dir.iterdir():
-        if NAME_PATTERN.fullmatch(directory.name) and directory.is_dir():
-            versions = [
-                int(v.name) for v in directory.iterdir() if VERSION_PATTERN.fullmatch(v.name) and v.is_dir()
-            ]
-            if versions:
-                found[directory.name] = sorted(versions, reverse=True)
-    return found
+    try:
+        return {
+            directory.name: versions
+            for directory in models_dir.iterdir()
+            if NAME_PATTERN.fullmatch(directory.name)
+            and directory.is_dir()
+            and (versions := _versions_in(directory))
+        }
+    except OSError as error:
+        raise NothingToServeError(f"models directory {models_dir}: {error.strerror}") from error
+
+
+def _versions_in(directory: Path) -> list[int]:
+    versions = [v.name for v in directory.iterdir() if VERSION_PATTERN.fullmatch(v.name) and v.is_dir()]
+    return sorted(map(int, versions), reverse=True)
 
 
 @dataclass(frozen=True)
@@ -162,12 +168,7 @@ class Registry:
 
     def start(self) -> None:
         """Load the highest version of every name that can be; NothingToServeError where none can."""
-        try:
-            on_disk = versions_on_disk(self._settings.models_dir)
-        except OSError as error:
-            raise NothingToServeError(
-                f"models directory {self._settings.models_dir}: {error.strerror}"
-            ) from error
+        on_disk = versions_on_disk(self._settings.models_dir)
         self._required = set(on_disk)
         for name, versions in on_disk.items():
             loaded, refused = self._best_of(name, versions, None, DeviceUnavailableError)
@@ -182,12 +183,14 @@ class Registry:
 
     async def rescan(self) -> None:
         """Bring what is served in line with the directory; whatever goes wrong, what is served goes on."""
+        try:
+            await self._rescan()
+        except NothingToServeError as error:
+            log.error("models directory cannot be read; nothing changed", extra={"reason": str(error)})
+
+    async def _rescan(self) -> None:
         async with self._rescanning:
-            try:
-                on_disk = versions_on_disk(self._settings.models_dir)
-            except OSError as error:
-                log.error("models directory cannot be read; nothing changed", extra={"reason": str(error)})
-                return
+            on_disk = versions_on_disk(self._settings.models_dir)
             self.refused = []
             self._required &= on_disk.keys()
             for name in self._serving.keys() - on_disk.keys():
@@ -199,7 +202,10 @@ class Registry:
     async def load(self, name: str) -> None:
         """Serve the highest version of a name on disk; VersionRefusedError where that one cannot be."""
         self.unloaded.discard(name)
-        await self.rescan()
+        try:
+            await self._rescan()
+        except NothingToServeError as error:
+            raise VersionRefusedError(str(error)) from error
         refused = "; ".join(f"version {r.version}: {r.reason}" for r in self.refused if r.name == name)
         if refused:
             served = self._serving.get(name)

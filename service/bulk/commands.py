@@ -23,7 +23,7 @@ from service.images import Output
 from service.inference import top
 from service.models import Model, load_model
 from service.queries import SegmentQuery
-from service.registry import NothingToServeError, versions_on_disk
+from service.registry import versions_on_disk
 from service.settings import CommandParser, Settings, SettingsError, add_flags, build, from_environment
 
 SHARED_SETTINGS = (
@@ -71,10 +71,7 @@ class Tally:
 def find_model(task: Task, name: str | None, settings: Settings) -> Path:
     """The artifact of that name, the default, or the only one that does the task: its highest version."""
     name = name or settings.default_model(task)
-    try:
-        on_disk = versions_on_disk(settings.models_dir)
-    except OSError as error:
-        raise NothingToServeError(f"models directory {settings.models_dir}: {error.strerror}") from error
+    on_disk = versions_on_disk(settings.models_dir)
     newest = {found: settings.models_dir / found / str(versions[0]) for found, versions in on_disk.items()}
     if name:
         if name not in newest:
