@@ -76,7 +76,8 @@ def _add_build(parser: argparse.ArgumentParser) -> None:
         type=_loss,
         metavar="X",
         help="most that fp16 and int8 may lose on held-out images: points of error, default 0.3; for road "
-        "IoU, default 0.005. Where nothing was held out: percent of training images answered otherwise",
+        "IoU, default 0.005. Where nothing was held out: percent of training images answered otherwise; for "
+        "road 1 - IoU of the two masks",
     )
     debug_argument(parser)
     parser.set_defaults(run=_build)

@@ -21,6 +21,7 @@ from service.artifact import (
 )
 from training.errors import UserError
 from training.network import Network
+from training.prediction import Images
 from training.run import CURVES, RunConfig
 
 from .card import write_card
@@ -35,7 +36,7 @@ from .proof import prove
 from .quantise import quantise
 from .rounding import rounded
 from .runtime import predictor_of
-from .scenes import Images, synthetic
+from .scenes import synthetic
 from .scores import LOSS_UNITS, MAX_LOSS, answers_to_agree_with, loss_of, measure
 from .source import read_run
 from .staging import name_and_version, staged

@@ -76,7 +76,7 @@ It was trained on daylight frames of one camera on one car around one German cit
 cameras and other countries are beyond what it was tested on. Pavements and paved yards beside the road are
 what it takes for road most easily. It is a demonstration, and no part of any vehicle's safety.""",
 }
-TEST_SCORE = "The test score was reported, and never used to choose."
+TEST_SCORE = "No test image was trained on, and none decided whether a file may ship."
 HELD_OUT_SCORE = """\
 These images were kept out of training; what fp16 and int8
 lose on them decides whether those files may ship."""

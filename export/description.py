@@ -137,7 +137,8 @@ def begun_with(config: RunConfig) -> str:
 def _weights_of(run: RunConfig) -> str:
     if run.imported:
         return "imported from {file} (sha256 {sha256})".format(**run.imported)
-    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, commit {run.commit}"
+    commits = ", then ".join([f"commit {run.commit}", *run.later])
+    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, {commits}"
 
 
 def _commit(config: RunConfig) -> str:

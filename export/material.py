@@ -12,10 +12,9 @@ import numpy as np
 
 from training.cifar import LAYOUTS, LabelledImages, read_cifar, read_label_names
 from training.errors import UserError
-from training.kitti import HOLDOUT, HOLDOUT_NAME, Frame, list_frames, read_road, split_frames
+from training.kitti import Frame, list_frames, read_road, split_frames
+from training.prediction import Images
 from training.recipes import Recipe
-
-from .scenes import Images
 
 CALIBRATION_IMAGES, CALIBRATION_FRAMES = 512, 48
 AGREEMENT_IMAGES, AGREEMENT_FRAMES = 5_000, 48
@@ -60,6 +59,7 @@ class Material:
     comparison: Split  # decides whether fp16 and int8 may ship
     held_out: bool  # whether `comparison` was kept out of training
     reported: tuple[Split, ...]  # what model.json states scores of
+    agreed: tuple[Split, ...]  # where it states how often fp16 and int8 answer as fp32 does
     samples: Split  # real images for the proof: not trained on, wherever there are such
 
 
@@ -71,10 +71,9 @@ def _labelled(recipe: Recipe, data: Path) -> Material:
     layout = LAYOUTS[recipe.dataset]
     everything = read_cifar(layout, data, "train")
     cut = len(everything) - recipe.holdout
-    test = Labelled(split="test", data=read_cifar(layout, data, "test"))
-    calibration = Labelled(split="training", data=_spread(everything[:cut], CALIBRATION_IMAGES, 0))
+    calibration, agreement = (Labelled(split="training", data=part) for part in spread(everything[:cut]))
     held = Labelled(split=f"last-{recipe.holdout}-of-training", data=everything[cut:])
-    agreement = Labelled(split="training", data=_spread(everything[:cut], AGREEMENT_IMAGES, 1))
+    test = Labelled(split="test", data=read_cifar(layout, data, "test"))
     return Material(
         dataset=DATASETS[recipe.dataset],
         labels=read_label_names(layout, data),
@@ -82,6 +81,7 @@ def _labelled(recipe: Recipe, data: Path) -> Material:
         comparison=held if recipe.holdout else agreement,
         held_out=recipe.holdout > 0,
         reported=(held, test) if recipe.holdout else (test,),
+        agreed=() if recipe.holdout else (agreement, test),
         samples=held if recipe.holdout else test,
     )
 
@@ -96,9 +96,9 @@ def _road(recipe: Recipe, data: Path) -> Material:
     def split(name: str, frames: Sequence[Frame]) -> Framed:
         return Framed(split=name, frames=tuple(frames), height=recipe.height, width=recipe.width)
 
-    calibration = split("training", _evenly(train, CALIBRATION_FRAMES, 0))
-    name = HOLDOUT_NAME if recipe.holdout == HOLDOUT else f"last-{recipe.holdout}-of-each-category"
-    comparison = split(name, held) if held else split("training", _evenly(train, AGREEMENT_FRAMES, 1))
+    calibration = split("training", train[_evenly(len(train), CALIBRATION_FRAMES, 0)])
+    agreement = split("training", train[_evenly(len(train), AGREEMENT_FRAMES, 1)])
+    comparison = split(f"last-{recipe.holdout}-of-each-category", held) if held else agreement
     return Material(
         dataset=DATASETS[recipe.dataset],
         labels=("road",),
@@ -106,15 +106,18 @@ def _road(recipe: Recipe, data: Path) -> Material:
         comparison=comparison,
         held_out=bool(held),
         reported=(comparison,) if held else (),
+        agreed=() if held else (agreement,),
         samples=comparison,
     )
 
 
-def _spread(data: LabelledImages, count: int, start: int) -> LabelledImages:
-    step = max(1, len(data) // count)
-    return data[slice(min(start, step - 1), None, step)]
+def spread(train: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
+    """Training images to calibrate with, and others, where there are enough, to judge by."""
+    first, second = (train[_evenly(len(train), AGREEMENT_IMAGES, start)] for start in (0, 1))
+    return first[_evenly(len(first), CALIBRATION_IMAGES, 0)], second
 
 
-def _evenly(frames: Sequence[Frame], count: int, start: int) -> Sequence[Frame]:
-    step = max(1, len(frames) // count)
-    return frames[min(start, step - 1) :: step]
+def _evenly(total: int, count: int, start: int) -> slice:
+    """About `count` of `total` places; another `start` means other places, where there are enough."""
+    step = max(1, total // count)
+    return slice(min(start, step - 1), None, step)

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from service.artifact import Precision, Task
+from training.prediction import Images
 
 from .material import Material
 from .runtime import run, session_of
-from .scenes import Images, synthetic
+from .scenes import synthetic
 
 COUNT, REAL = 8, 4
 Outputs = dict[Precision, NDArray[Any]]

@@ -11,10 +11,10 @@ from service.artifact import OUTPUT_NAMES, Parity, Task
 from training.augment import PIXEL_SCALE
 from training.errors import UserError
 from training.network import Network
+from training.prediction import Images
 
 from .graph import PROBABILITY, ROAD_LEVELS
 from .runtime import run, session_of, with_output
-from .scenes import Images
 
 BATCHES = (1, 2, 7, 32)
 PROBABILITY_BOUND = 1e-5

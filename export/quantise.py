@@ -18,9 +18,9 @@ from numpy.typing import NDArray
 from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from service.artifact import INPUT_NAME
+from training.prediction import Images
 
 from .graph import IR_VERSION
-from .scenes import Images
 
 QUANTISED = ["Conv", "Relu", "Add", "Concat"]
 BODY = "blocks."

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from training.augment import normalise
+from training.prediction import Images
 
 from .folded import FoldedNetwork
-from .scenes import Images
 
 LARGEST = 64  # steps: the seven bits of `quantise`
 PIXELS = 32_768  # at a time

@@ -1,10 +1,10 @@
 """Images that nobody owns: what proofs and probes look at beside, or instead of, real samples."""
 
 import numpy as np
-from numpy.typing import NDArray
 from PIL import Image
 
-Images = NDArray[np.uint8]  # (N, H, W, 3), RGB
+from training.prediction import Images
+
 SKY, VERGE, ASPHALT, PAINT = (150, 185, 225), (84, 112, 58), (104, 103, 106), (225, 225, 220)
 
 

@@ -1,5 +1,6 @@
 """What a file is worth: the same scores that training states, computed through onnxruntime."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,13 +20,14 @@ Answers = NDArray[Any]
 
 
 def measure(
-    predict: Predictor, material: Material, precision: Precision, answers: Answers | None
+    predict: Predictor, material: Material, precision: Precision, answers: Sequence[Answers]
 ) -> tuple[Metric, ...]:
-    """Every score of every split that is reported, and the agreement with the `answers` of fp32, if any."""
+    """Every score of every split that is reported, and the agreement with the `answers` of fp32."""
     found = [(split, _scores(predict, split)) for split in material.reported]
-    if answers is not None and precision is not Precision.FP32:
-        split = material.comparison
-        found.append((split, {AGREEMENT: (_agreement(answers, predict(split.images), split), len(answers))}))
+    if precision is not Precision.FP32:
+        for split, theirs in zip(material.agreed, answers, strict=True):
+            agreement = _agreement(theirs, predict(split.images), split)
+            found.append((split, {AGREEMENT: (agreement, len(theirs))}))
     return tuple(
         Metric(
             name=name,
@@ -40,9 +42,9 @@ def measure(
     )
 
 
-def answers_to_agree_with(fp32: Predictor, material: Material) -> Answers | None:
-    """What fp32 says of the comparison images, where they have no scores that mean anything."""
-    return None if material.held_out else fp32(material.comparison.images)
+def answers_to_agree_with(fp32: Predictor, material: Material) -> list[Answers]:
+    """What fp32 says of each split that agreement is stated of."""
+    return [fp32(split.images) for split in material.agreed]
 
 
 def loss_of(precision: Precision, material: Material, metrics: tuple[Metric, ...]) -> float:

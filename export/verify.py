@@ -9,10 +9,10 @@ import onnx
 from numpy.typing import NDArray
 
 from service.artifact import ArtifactError, Description, ModelFile, Precision, read_description, read_verified
+from training.prediction import Images
 
 from .contract import check_graph
 from .runtime import run, session_of
-from .scenes import Images
 
 
 def verify(directory: Path) -> dict[Precision, float]:

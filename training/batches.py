@@ -1,7 +1,8 @@
 """The data of a run: in memory, shuffled and augmented batch by batch from one seed.
 
 Every rank of a distributed run makes the same whole batch and keeps its share, so that N processes see
-exactly the batches that one process would.
+the batches that one process would. (Where epochs leave out easy images, one that is easy by a rounding error
+may go in or out.)
 """
 
 from collections.abc import Iterator

@@ -73,7 +73,10 @@ def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
     elif not resume:
         raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
     elif changed := runs.differences(config, runs.read_config(run)):
-        raise UserError(f"{run} was started with another configuration ({'; '.join(changed)})")
+        raise UserError(
+            f"{run} was started with another configuration ({'; '.join(changed)}): "
+            "repeat its recipe, --epochs, --seed and --from, or name another --out"
+        )
 
 
 def _record(run: Path, config: runs.RunConfig) -> None:

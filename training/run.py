@@ -158,11 +158,12 @@ def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]
 
 
 def current_commit() -> str:
-    """The commit this program was run from, marked where files differ from it."""
+    """The commit of this package, marked where its files differ from it."""
     try:
-        where = Path(__file__).parent
-        commit = _git(where, "rev-parse", "--short=12", "HEAD")
-        return commit + ("-modified" if _git(where, "status", "--porcelain", "--", "..") else "")
+        here = Path(__file__)
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # or the repository is another project's
+        commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
+        return commit + ("-modified" if _git(here.parent, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
 

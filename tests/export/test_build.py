@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from export.__main__ import main
 from export.build import build
 from export.folded import FoldedNetwork
+from export.material import spread
 from export.proof import reference
 from export.runtime import predictor_of
 from export.verify import verify
@@ -23,7 +24,7 @@ from service.artifact import Description, Precision, read_description, verify_di
 from tests.export.tiny import Place, classifier_place, road_place
 from tests.training.tiny_data import road_recipe
 from training.checkpoint import read_tensors, write_tensors
-from training.cifar import LAYOUTS, read_cifar
+from training.cifar import LAYOUTS, LabelledImages, read_cifar
 from training.errors import UserError
 from training.kitti import list_frames, open_rgb, split_frames
 from training.label_evaluation import evaluate_labels
@@ -115,6 +116,29 @@ def test_no_frame_of_the_road_data_is_in_the_probe(road: Place) -> None:
     assert min(apart) > 20
 
 
+def test_agreement_with_fp32_is_stated_of_training_and_test_images(classifier: Place) -> None:
+    description = read_description(classifier.out)
+    test = read_cifar(LAYOUTS["cifar10"], classifier.data, "test").images.permute(0, 2, 3, 1).numpy()
+    answers = [
+        predictor_of((classifier.out / name).read_bytes(), "probabilities")(test).argmax(1)
+        for name in ("model.onnx", "model.int8.onnx")
+    ]
+    found = {(m.split, m.precision): m.value for m in description.metrics if m.name == "agreement"}
+    assert found.keys() == {(s, p) for s in ("training", "test") for p in (Precision.FP16, Precision.INT8)}
+    assert found["test", Precision.INT8] == np.mean(answers[0] == answers[1])
+
+
+def test_no_image_that_judges_int8_calibrated_it() -> None:
+    train = LabelledImages(torch.empty(45_000, 0), torch.arange(45_000))
+    calibration, agreement = (set(part.labels.tolist()) for part in spread(train))
+    assert 512 <= len(calibration) <= 1_024
+    assert 5_000 <= len(agreement) <= 10_000
+    assert not calibration & agreement
+    for part in (calibration, agreement):
+        assert min(part) < 100
+        assert max(part) > 44_900
+
+
 def test_held_out_images_decide_where_there_are_any(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
     place = classifier_place(tmp_path, patch, holdout=5)
     lines: list[str] = []
@@ -194,12 +218,14 @@ def test_card_and_description_say_whose_weights_a_run_began_with(
     place = classifier_place(tmp_path, monkeypatch)
     theirs = {"file": "theirs.h5", "sha256": "1234"}
     first = RunConfig(road_recipe(name="first", epochs=7), 3, "abc", {}, imported=theirs)
-    second = RunConfig(road_recipe(name="second", epochs=9), 4, "def", {}, start=Start(first, "5678"))
+    road = road_recipe(name="second", epochs=9)
+    second = RunConfig(road, 4, "def", {}, later=("commit fed",), start=Start(first, "5678"))
     config = dataclasses.replace(read_config(place.run), start=Start(second, "90ab"))
     write_config(place.run, config)
     training = build(place.run, place.data, place.out, [Precision.FP32]).training
     assert training.start == (
-        "recipe second, 9 epochs, seed 4, commit def; before that imported from theirs.h5 (sha256 1234)"
+        "recipe second, 9 epochs, seed 4, commit def, then commit fed; "
+        "before that imported from theirs.h5 (sha256 1234)"
     )
     assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = (place.out / "README.md").read_text()
@@ -237,8 +263,15 @@ def spoil(place: Place, name: str, value: float, where: tuple[int, ...]) -> None
     write_tensors(place.run / CHECKPOINT, tensors, meaning)
 
 
+def begin_with_another(place: Place) -> None:
+    (place.run / CHECKPOINT).unlink()
+    config = read_config(place.run)
+    write_config(place.run, dataclasses.replace(config, start=Start(config, "5678")))
+
+
 BAD: dict[str, tuple[Callable[[Place], object], str]] = {
-    "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "not finished"),
+    "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "--seed 0 --resume` goes on"),
+    "unfinished, from another": (begin_with_another, "--seed 0 --from RUN --resume` goes on"),
     "no run": (lambda place: shutil.rmtree(place.run), "run directory"),
     "nan": (lambda place: spoil(place, "stem.weight", float("nan"), (0, 0, 0, 0)), "stem.weight holds"),
     "infinite": (lambda place: spoil(place, "head.0.bias", float("inf"), (0,)), "head.0.bias holds"),

@@ -198,7 +198,7 @@ def test_the_repository_loads_and_unloads_with_a_key(tmp_path: Path) -> None:
             with pytest.raises(InferenceServerException, match=r"version 2: .*; none is served"):
                 client.load_model(CLASSIFIER, headers)
             tmp_path.rename(tmp_path.with_name("away"))  # a volume that is gone
-            with pytest.raises(InferenceServerException, match="models directory .*: No such file") as gone:
+            with pytest.raises(InferenceServerException, match=r"models directory .*: No such file") as gone:
                 client.load_model(SEGMENTER, headers)
             assert gone.value.status() == "409"
             assert client.is_model_ready(SEGMENTER, headers=headers)

@@ -75,6 +75,11 @@ def test_a_nan_in_one_share_stops_both_ranks_alike(ranks: Outcome) -> None:
 
 
 @patient
+def test_every_epoch_is_drawn_by_what_the_first_rank_remembers(ranks: Outcome) -> None:
+    assert [results["remembered"]["losses"].tolist() for results, _ in ranks] == [[1.0] * 3] * 2
+
+
+@patient
 def test_what_the_first_rank_cannot_do_stops_both(ranks: Outcome) -> None:
     assert [words["full disk"] for _, words in ranks] == ["the disk is full"] * 2
 

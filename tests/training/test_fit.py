@@ -4,6 +4,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -243,6 +244,31 @@ def test_a_run_is_not_overwritten(data: Path, undisturbed: Path) -> None:
         train(data, undisturbed)
     with pytest.raises(UserError, match=r"another configuration .*seed: 0 -> 1"):
         train(data, undisturbed, seed=1, resume=True)
+
+
+def git(directory: Path, *arguments: str) -> None:
+    who = ("-c", "user.name=nobody", "-c", "user.email=nobody@localhost")
+    subprocess.run(["git", *who, *arguments], cwd=directory, check=True, capture_output=True)
+
+
+def test_the_recorded_commit_is_that_of_the_package_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = tmp_path / "training"
+    package.mkdir()
+    monkeypatch.setattr(runs, "__file__", str(package / "run.py"))
+    assert runs.current_commit() == "unknown"  # no repository
+    git(tmp_path, "init")
+    git(tmp_path, "commit", "--allow-empty", "--message", "another project's")
+    (package / "run.py").write_text("one")
+    assert runs.current_commit() == "unknown"  # a repository that does not know the package
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--message", "the package")
+    (tmp_path / "mask.png").write_bytes(b"an answer of the service")
+    clean = runs.current_commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (package / "run.py").write_text("two")
+    assert runs.current_commit() == f"{clean}-modified"
 
 
 def still(**changes: Any) -> Recipe:

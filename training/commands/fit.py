@@ -1,7 +1,8 @@
 """Train a recipe into a run directory.
 
 The run can be stopped at any time, by Ctrl-C or a kill: --resume goes on from the last finished epoch and, on
-a CPU of the same kind and with the same --compile, gives exactly the run that was never stopped.
+a CPU of the same kind with as many threads and the same --compile, gives exactly the run that was never
+stopped.
 """
 
 import argparse
@@ -40,7 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "another task or other classes, with all but those of its head",
     )
     parser.add_argument(
-        "--epochs", type=whole_number(1, MAX_EPOCHS), metavar="N", help="instead of the recipe's number"
+        "--epochs",
+        type=whole_number(1, MAX_EPOCHS),
+        metavar="N",
+        help="instead of the recipe's number; the rates of a paper-* recipe keep their epochs, and may be "
+        "cut off",
     )
     parser.add_argument(
         "--seed",
