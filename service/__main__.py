@@ -62,8 +62,9 @@ def bulk_command(arguments: Sequence[str]) -> int:
 
 
 def _expect_signals() -> None:
-    """While the models load: nothing is accepted yet, so SIGTERM just ends, and SIGHUP has nothing to add."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    """While the models load: nothing is accepted yet, so it just ends, and SIGHUP has nothing to add."""
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: sys.exit(0))
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
 

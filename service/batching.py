@@ -203,6 +203,7 @@ class Batcher:
             await ticket.future
         except BaseException:
             ticket.leave()
+            watch(ticket.future)  # whoever kept the old one would keep the same
             self._forget_the_gone()
             self._stop_unwanted_run()
             raise

@@ -82,7 +82,7 @@ def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
     fields = ReadyModel.model_fields.keys()
     missing = registry.missing()
     return Readiness(
-        ready=not (missing or lifecycle.draining or lifecycle.stuck),
+        ready=bool(registry.serving()) and not (missing or lifecycle.draining or lifecycle.stuck),
         draining=lifecycle.draining,
         stuck=lifecycle.stuck,
         models=[ReadyModel(**served(s).model_dump(include=set(fields))) for s in registry.serving()],

@@ -3,6 +3,7 @@
 import math
 import os
 import sys
+import threading
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
@@ -41,9 +42,10 @@ def usable_cpus(root: Path = CGROUP_ROOT) -> int:
 
 
 def step_back() -> None:
-    """Put this thread, and those it starts, behind the event loop.
+    """Put this thread, and those it starts, behind the event loop; a second time changes nothing.
 
     Whoever asks for health, or has to be refused, is then answered at once while the models compute.
     """
     if sys.platform == "linux":  # elsewhere niceness belongs to the whole process
-        os.nice(STEP)
+        main_thread = os.getpriority(os.PRIO_PROCESS, os.getpid())
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), main_thread + STEP)

@@ -17,6 +17,9 @@ FORMATS = tuple(SIGNATURES.values())
 OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
 START_OF_SCAN = b"\xff\xda"
 MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; encoders write ten
+MAX_SIDE = 65_535  # Pillow's tables for resizing take up to 32 bytes a column and a row
+RUN_LENGTHS = (1, 2)  # of 8 and of 4 bits: Pillow decodes them in Python, at a tenth of a microsecond a pixel
+MAX_RUN_LENGTH_PIXELS = 2**20
 ORIENTATION_TAG = 0x0112
 ORIENTATION_SOURCES = frozenset({"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"})
 UPRIGHT = {
@@ -91,11 +94,24 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
         image = Image.open(io.BytesIO(data), formats=(name,))
     except Exception as error:  # Pillow raises eight kinds and more on bad files
         raise UnreadableImageError(f"the {name} header cannot be read") from error
-    if image.width * image.height > max_pixels:
-        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+    _check_size(image, name, max_pixels)
     if name == "JPEG":
         _check_scans(data.count(START_OF_SCAN), image.width * image.height, max_pixels)
     return image
+
+
+def _check_size(image: Image.Image, name: str, max_pixels: int) -> None:
+    pixels = image.width * image.height
+    if pixels > max_pixels:
+        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+    if max(image.size) > MAX_SIDE:
+        raise TooManyPixelsError(
+            f"{image.width} x {image.height} pixels; at most {MAX_SIDE:,} a side are taken"
+        )
+    if name == "BMP" and image.info["compression"] in RUN_LENGTHS and pixels > MAX_RUN_LENGTH_PIXELS:
+        raise TooManyPixelsError(
+            f"{pixels:,} pixels in run lengths; at most {MAX_RUN_LENGTH_PIXELS:,} are taken of such a BMP"
+        )
 
 
 def _check_scans(scans: int, pixels: int, max_pixels: int) -> None:

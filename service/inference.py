@@ -126,12 +126,13 @@ class Inference:
         with self._memory.hold() as hold:
             body = await read_body(request.receive, self._limits, hold)
             async with self._deadline():
-                serving = find()
-                description = serving.model.description
-                length = request.headers.get(HEADER_LENGTH)
-                asked = await self._aside(read_request, body, length, description, self._limits.max_images)
-                with serving.lease(), serving.batcher.admit(len(asked.images)):
-                    outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
+                with find().lease() as serving:
+                    description, length = serving.model.description, request.headers.get(HEADER_LENGTH)
+                    asked = await self._aside(
+                        read_request, body, length, description, self._limits.max_images
+                    )
+                    with serving.batcher.admit(len(asked.images)):
+                        outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
         content, headers = write_response(asked, description, outcome.rows)
         return Response(content, headers=headers)
 

@@ -18,11 +18,15 @@ class Lifecycle:
         self.accepted = 0
         self._idle = asyncio.Event()
 
+    def check(self) -> None:
+        """Raise DrainingError unless work is taken."""
+        if self.draining or self.stuck:
+            raise DrainingError("the service is shutting down; another instance will take this")
+
     @contextmanager
     def accept(self) -> Iterator[None]:
         """Take one request, or refuse it; taken, it is finished even if draining begins."""
-        if self.draining or self.stuck:
-            raise DrainingError("the service is shutting down; another instance will take this")
+        self.check()
         self.accepted += 1
         try:
             yield

@@ -84,8 +84,9 @@ def _add_models(router: APIRouter, inference: Inference, registry: Registry, lif
     async def describe(name: str) -> dict[str, Any]:
         return metadata(registry.get(name).model.description)
 
-    @router.get("/models/{name}/ready", summary="A model is served", responses=missing)
+    @router.get("/models/{name}/ready", summary="A model is served", responses=errors(404, 503))
     async def model_ready(name: str) -> dict[str, Any]:
+        lifecycle.check()
         return {"name": registry.get(name).model.description.name, "ready": True}
 
     @router.post("/models/{name}/infer", summary="Run tensors through a model", **infers)
@@ -99,8 +100,9 @@ def _add_models(router: APIRouter, inference: Inference, registry: Registry, lif
     async def describe_version(name: str, version: str) -> dict[str, Any]:
         return metadata(_find(registry, name, version).model.description)
 
-    @router.get(f"{one}/ready", summary="A version is served", responses=missing)
+    @router.get(f"{one}/ready", summary="A version is served", responses=errors(404, 503))
     async def version_ready(name: str, version: str) -> dict[str, Any]:
+        lifecycle.check()
         return {"name": _find(registry, name, version).model.description.name, "ready": True}
 
     @router.post(f"{one}/infer", summary="Run tensors through a version", **infers)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ from service.batching import Batcher, Limits, Observer
 from service.cpus import step_back
 from service.models import Model, load_model
 from service.session import DeviceUnavailableError
-from service.settings import Settings
+from service.settings import Settings, SettingsError
 
 log = logging.getLogger("service.registry")
 LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
@@ -74,7 +74,7 @@ class Serving:
 def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
     """NAME -> versions, highest first. Anything not named like an artifact is not one."""
     try:
-        return {
+        found = {
             directory.name: versions
             for directory in models_dir.iterdir()
             if NAME_PATTERN.fullmatch(directory.name)
@@ -83,6 +83,9 @@ def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
         }
     except OSError as error:
         raise NothingToServeError(f"models directory {models_dir}: {error.strerror}") from error
+    if not found:  # such as the mount point of a volume that is gone
+        raise NothingToServeError(f"models directory {models_dir}: it holds no NAME/VERSION directory")
+    return found
 
 
 def _versions_in(directory: Path) -> list[int]:
@@ -176,10 +179,21 @@ class Registry:
             if loaded:
                 self._serving[name] = self._serve(loaded)
         if not self._serving:
-            reasons = (
-                "; ".join(refusal.reason for refusal in self.refused) or "it holds no NAME/VERSION directory"
-            )
+            reasons = "; ".join(refusal.reason for refusal in self.refused)
             raise NothingToServeError(f"models directory {self._settings.models_dir}: {reasons}")
+        self._check_defaults(on_disk)
+
+    def _check_defaults(self, on_disk: Iterable[str]) -> None:
+        """A default that cannot be is a mistake of the settings; one that was refused may come back."""
+        for task in Task:
+            name = self._settings.default_model(task)
+            if name and name not in on_disk:
+                there = ", ".join(sorted(on_disk))
+                raise SettingsError(f"the default for {task} is {name!r}: there are {there}")
+            serving = self._serving.get(name)
+            if serving and serving.model.description.task is not task:
+                does = serving.model.description.task
+                raise SettingsError(f"the default for {task} is {name!r}: it does {does}")
 
     async def rescan(self) -> None:
         """Bring what is served in line with the directory; whatever goes wrong, what is served goes on."""
@@ -190,14 +204,28 @@ class Registry:
 
     async def _rescan(self) -> None:
         async with self._rescanning:
-            on_disk = versions_on_disk(self._settings.models_dir)
-            self.refused = []
+            on_disk = await self._on_disk()
             self._required &= on_disk.keys()
             for name in self._serving.keys() - on_disk.keys():
                 self._replace(name, None)
-            for name, versions in on_disk.items():
-                if name not in self.unloaded:
-                    await self._rescan_one(name, versions)
+            refused = [
+                refusal
+                for name, versions in on_disk.items()
+                if name not in self.unloaded
+                for refusal in await self._rescan_one(name, versions)
+            ]
+            self.refused = refused  # until now those of before stand
+
+    async def _on_disk(self) -> dict[str, list[int]]:
+        """As `versions_on_disk`, on a thread of its own: a disk may hang, and the event loop must not."""
+        models_dir, limit_s = self._settings.models_dir, self._loading_limit_s
+        listing = aside(partial(versions_on_disk, models_dir), "listing-models")
+        try:
+            return await asyncio.wait_for(asyncio.wrap_future(listing), limit_s)
+        except TimeoutError:
+            raise NothingToServeError(
+                f"models directory {models_dir}: not read within {limit_s:g} s"
+            ) from None
 
     async def load(self, name: str) -> None:
         """Serve the highest version of a name on disk; VersionRefusedError where that one cannot be."""
@@ -219,26 +247,30 @@ class Registry:
         self.unloaded.add(name)
         self._replace(name, None)
 
-    async def _rescan_one(self, name: str, versions: list[int]) -> None:
+    async def _rescan_one(self, name: str, versions: list[int]) -> list[Refusal]:
+        """Serve the best version of a name; what could not be, of those above it."""
         current = self._serving.get(name)
         old = current.model if current else None
         new, refused = await self._find(name, versions, old)
-        self.refused += refused
-        if name in self.unloaded:  # meanwhile
-            return
-        if new is not None and new is not old:
+        if new is not None and new is not old and name not in self.unloaded:  # meanwhile
             self._replace(name, self._serve(new))
+        return refused
 
     async def _find(self, name: str, versions: list[int], current: Model | None) -> Found:
         """The best on a thread of its own, within the limit; one that hangs is not begun a second time."""
         loading = self._hanging.pop(name, None)
         if loading is None or loading.done():
-            loading = aside(partial(self._best_of, name, versions, current), f"loading-{name}")
+            loading = aside(partial(self._best_of_behind, name, versions, current), f"loading-{name}")
         try:
             return await asyncio.wait_for(asyncio.wrap_future(loading), self._loading_limit_s)
         except TimeoutError:
             self._hanging[name] = loading
             return None, [_refuse(name, versions[0], f"not loaded within {self._loading_limit_s:g} s")]
+
+    def _best_of_behind(self, name: str, versions: list[int], current: Model | None) -> Found:
+        """As `_best_of`, while others are served."""
+        step_back()
+        return self._best_of(name, versions, current)
 
     def _best_of(
         self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()

@@ -64,16 +64,24 @@ class Server(uvicorn.Server):
     async def _drain(self) -> None:
         """Refuse new work but listen on, finish what was accepted, then stop. A second signal stops now."""
         if self._lifecycle.draining:
+            self._cut_unread()
             self.should_exit = self.force_exit = True
             return
         log.info("draining", extra={"accepted": self._lifecycle.accepted})
         self._lifecycle.draining = True
-        with contextlib.suppress(TimeoutError):
+        try:
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 await asyncio.sleep(self._settings.drain_notice_s)
                 await self._lifecycle.finished()
                 await self._answers_taken()
+        except TimeoutError:
+            self._cut_unread()
         self.should_exit = True
+
+    def _cut_unread(self) -> None:
+        """Drop clients that leave their answer unread: whoever writes to them would wait for them."""
+        for connection in [c for c in self.server_state.connections if c.transport.get_write_buffer_size()]:
+            connection.transport.abort()
 
     async def _answers_taken(self) -> None:
         """Wait until the answers of accepted work have left the process: a slow client may still be reading.

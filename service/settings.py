@@ -136,10 +136,9 @@ class Settings(BaseModel):
             return listed
         try:
             lines = self.api_keys_file.read_text().splitlines()
-        except OSError as error:
-            raise SettingsError(
-                f"api_keys_file: {self.api_keys_file} cannot be read ({error.strerror})"
-            ) from error
+        except (OSError, UnicodeDecodeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is no text"
+            raise SettingsError(f"api_keys_file: {self.api_keys_file} cannot be read ({reason})") from error
         found = tuple(line.strip() for line in lines if line.strip())
         if not found:  # an empty secret must not open the service to everybody
             raise SettingsError(f"api_keys_file: {self.api_keys_file} holds no key")

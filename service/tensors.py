@@ -126,7 +126,7 @@ def read_request(
     count = shape[0] if isinstance(shape, list) and shape else 0
     if (tensor.get("name"), tensor.get("datatype")) != (INPUT_NAME, "UINT8"):
         raise BadParameterError(f"the input is {INPUT_NAME} of datatype UINT8")
-    if not isinstance(count, int) or shape != [count, *size] or not 1 <= count <= max_images:
+    if type(count) is not int or shape != [count, *size] or not 1 <= count <= max_images:
         raise BadParameterError(
             f"the shape is [1 to {max_images}, {', '.join(map(str, size))}], not {shape!s:.80}"
         )

@@ -20,7 +20,12 @@ class Table(ABC):
     def __init__(self, path: Path, model: str, top_k: int) -> None:
         self.path, self.model, self.top_k = path, model, top_k
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = self._whole_rows(path.read_bytes() if path.exists() else b"")
+        content = path.read_bytes() if path.exists() else b""
+        kept = self._whole_rows(content)
+        if not kept:  # what is cut off below must be ours
+            self._check(
+                content[: len(self._begins())] == self._begins()[: len(content)], "something that is not ours"
+            )
         self.done = self._read(kept.decode(**ENCODING))
         self._stream: BinaryIO = path.open("ab", buffering=0)
         self._stream.truncate(len(kept))  # a row that an interruption cut off
@@ -51,6 +56,9 @@ class Table(ABC):
 
     @abstractmethod
     def _head(self) -> bytes: ...
+
+    @abstractmethod
+    def _begins(self) -> bytes: ...
 
     @abstractmethod
     def _row(self, file: str, predictions: Predictions) -> str: ...
@@ -88,6 +96,9 @@ class CsvTable(Table):
     def _head(self) -> bytes:
         return self._line(self._columns()).encode()
 
+    def _begins(self) -> bytes:
+        return self._head()
+
     def _row(self, file: str, predictions: Predictions) -> str:
         values = [value for found in predictions for value in (found["label"], found["probability"])]
         return self._line([file, self.model, *values])
@@ -124,6 +135,9 @@ class JsonLinesTable(Table):
 
     def _head(self) -> bytes:
         return b""
+
+    def _begins(self) -> bytes:
+        return b'{"file": '
 
     def _row(self, file: str, predictions: Predictions) -> str:
         return json.dumps({"file": file, "model": self.model, "predictions": predictions}) + "\n"

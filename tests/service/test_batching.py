@@ -2,9 +2,12 @@
 
 import asyncio
 import dataclasses
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -403,6 +406,37 @@ def test_whatever_the_model_raises_the_next_run_goes_on(fault: BaseException) ->
         await batcher.close()
 
     run(test)
+
+
+def test_a_failure_keeps_nothing_of_its_caller_alive() -> None:
+    """Whoever watches the future, as a connection does, must not hold on to the error and its frames."""
+
+    class Upload:
+        """What a caller holds."""
+
+    async def test() -> None:
+        def model(images: Image) -> NDArray[Any]:
+            raise ValueError("bad")
+
+        batcher, watched, uploads = Batcher(model, LIMITS), list[Any](), list[Any]()
+
+        async def call() -> None:
+            upload = Upload()
+            uploads.append(weakref.ref(upload))
+            with batcher.admit(1):
+                await batcher.infer([image(1)], lambda future: watched.__setitem__(slice(None), [future]))
+
+        with suppress(RunFailedError):
+            await call()
+        await batcher.close()  # while its thread comes to rest, it holds the error too
+        assert len(watched) == 1
+        assert uploads[0]() is None
+
+    gc.disable()
+    try:
+        run(test)
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from service.bulk.tables import CsvTable
-from service.settings import variable_of
+from service.bulk.tables import CsvTable, open_table
+from service.settings import SettingsError, variable_of
 from tests.service.artifacts import LABELS, expected_probabilities, write_both, write_classifier
 from tests.service.harness import REPOSITORY, encoded, noise, plain, wait_until
 
@@ -202,6 +202,33 @@ def test_a_table_with_lines_of_others_is_left_alone(
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert told in done.stderr
     assert out.read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("notes.csv", "a line without an end"),
+        ("notes.csv", 'size 5" a,b\n1,2\n3,4\n'),
+        ("notes.jsonl", '{"precious": 1}'),
+    ],
+)
+def test_a_file_of_which_nothing_is_ours_is_left_alone(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(SettingsError, match="something that is not ours; name another file"):
+        open_table(tmp_path / name, "colours/1", 1)
+    assert (tmp_path / name).read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [("r.csv", ""), ("r.csv", "file,mod"), ("r.jsonl", '{"fi'), ("r.jsonl", '{"file": "a')],
+)
+def test_a_first_row_that_was_cut_off_is_written_again(tmp_path: Path, name: str, content: str) -> None:
+    (tmp_path / name).write_text(content)
+    table = open_table(tmp_path / name, "colours/1", 1)
+    table.close()
+    assert table.done == set()
+    assert (tmp_path / name).read_bytes() == table._head()
 
 
 class ShortWrites(io.BytesIO):

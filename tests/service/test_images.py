@@ -283,6 +283,28 @@ def test_an_image_at_the_limit_is_taken_and_one_above_is_not() -> None:
         images.decode(data, 199)
 
 
+@pytest.mark.parametrize("size", [(65_536, 1), (1, 65_536)])
+def test_a_side_has_a_limit_of_its_own(size: tuple[int, int]) -> None:
+    """Pillow's tables grow with a side, not with the pixels."""
+    with pytest.raises(TooManyPixelsError, match="at most 65,535 a side"):
+        images.decode(png_file(*size, 8, 2, b""), LIMIT)
+    assert images.decode(encoded(noise(65_535, 1)), LIMIT).size == (65_535, 1)
+
+
+def run_length_bmp(width: int, height: int) -> bytes:
+    """Pixels of colour 0 by the shortest codes: a pixel and the end of its line, a line at a time."""
+    palette, codes = bytes(4 * 256), b"\1\0\0\0" * height + b"\0\1"
+    offset = 14 + 40 + len(palette)
+    header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(codes), 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", offset + len(codes), 0, 0, offset) + header + palette + codes
+
+
+def test_run_lengths_which_pillow_decodes_slowly_have_a_limit_of_their_own() -> None:
+    assert images.decode(run_length_bmp(64, 32), LIMIT).size == (64, 32)
+    with pytest.raises(TooManyPixelsError, match="1,049,600 pixels in run lengths; at most 1,048,576"):
+        images.decode(run_length_bmp(1025, 1024), LIMIT)
+
+
 SEEDS = [encoded(noise(24, 24), kind) for kind in ("PNG", "JPEG", "WEBP", "BMP")]
 
 

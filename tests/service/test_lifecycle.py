@@ -171,6 +171,11 @@ def test_a_removed_model_is_unloaded_and_an_unreadable_directory_changes_nothing
     rescan(running)
     wait_until(lambda: "nothing changed" in running.log())
     assert running.client.post("/classify", files={"file": RED}).status_code == 200
+    root.mkdir()  # the mount point of a volume that is gone
+    rescan(running)
+    wait_until(lambda: running.log().count("nothing changed") == 2)
+    assert running.client.post("/classify", files={"file": RED}).status_code == 200
+    root.rmdir()
     (tmp_path / "away").rename(root)
     shutil.rmtree(root / CLASSIFIER)
     rescan(running)
@@ -253,8 +258,13 @@ def test_no_version_is_loaded_while_draining(start: Start, tmp_path: Path) -> No
     write_classifier(tmp_path, 2)
     rescan(running)
     url = f"{running.url}/v2/repository/models/{CLASSIFIER}/load"
-    response = httpx.post(url, headers={"authorization": "Bearer key"})
-    assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:draining")
+    headers = {"authorization": "Bearer key"}
+    for response in (
+        httpx.post(url, headers=headers),
+        httpx.get(f"{running.url}/v2/models/{CLASSIFIER}/ready", headers=headers),
+        httpx.get(f"{running.url}/v2/models/{CLASSIFIER}/versions/1/ready", headers=headers),
+    ):
+        assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:draining")
     assert running.process.wait(15) == 0
     assert '"version":2' not in running.log()
 
@@ -265,14 +275,17 @@ def test_a_port_in_use_is_told(start: Start, models_dir: Path) -> None:
         RunningService(models_dir, port=running.port)
 
 
-def test_signals_before_it_is_ready_are_survived_or_end_it_cleanly(models_dir: Path) -> None:
+@pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
+def test_signals_before_it_is_ready_are_survived_or_end_it_cleanly(
+    models_dir: Path, last: signal.Signals
+) -> None:
     command = [sys.executable, "-c", STARTING, "--models-dir", str(models_dir), "--port", "0"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert process.stdout is not None
     with process.stdout as told:
         assert told.readline() == b"loading\n"
         process.send_signal(signal.SIGHUP)
-        process.send_signal(signal.SIGTERM)
+        process.send_signal(last)
         assert process.wait(20) == 0
 
 

@@ -1,22 +1,38 @@
 """The Open Inference Protocol, spoken by the unmodified client of another server."""
 
+import asyncio
 import json
 import shutil
+import threading
 import tracemalloc
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import httpx
 import numpy as np
 import orjson
 import pytest
 import tritonclient.http as triton
+from starlette.requests import Request
 from tritonclient.utils import InferenceServerException
 
 from service.artifact import read_description
+from service.inference import Inference
+from service.metrics import Metrics
 from service.problems import BadParameterError
+from service.registry import Registry
+from service.settings import Settings
 from service.tensors import HEADER_LENGTH, read_request
-from tests.service.artifacts import CLASSIFIER, SEGMENTER, expected_probabilities, write_both, write_truncated
+from tests.service.artifacts import (
+    CLASSIFIER,
+    SEGMENTER,
+    expected_probabilities,
+    write_both,
+    write_classifier,
+    write_truncated,
+)
 from tests.service.harness import RunningService
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (3, 32, 32, 3), dtype=np.uint8)
@@ -74,9 +90,9 @@ def test_infer(client: triton.InferenceServerClient, binary_in: bool, binary_out
     assert result.get_response()["model_version"] == "1"
 
 
-def with_data(data: object) -> bytes:
+def with_data(data: object, count: object = 1) -> bytes:
     """A request for one image with anything for its numbers."""
-    tensor = {"name": "images", "datatype": "UINT8", "shape": [1, 32, 32, 3], "data": data}
+    tensor = {"name": "images", "datatype": "UINT8", "shape": [count, 32, 32, 3], "data": data}
     return orjson.dumps({"inputs": [tensor]})
 
 
@@ -157,6 +173,7 @@ NO_IMAGE: list[object] = [
         *((with_data(data), None, 422) for data in NO_IMAGE),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[-1,32,32,3],"data":[1]}]}', None, 422),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', None, 422),
+        (with_data([0] * 3072, count=True), None, 422),
     ],
 )
 def test_nonsense_is_refused(service: RunningService, body: bytes, length: bytes | None, status: int) -> None:
@@ -204,3 +221,34 @@ def test_the_repository_loads_and_unloads_with_a_key(tmp_path: Path) -> None:
             assert client.is_model_ready(SEGMENTER, headers=headers)
     finally:
         assert running.stop() == 0
+
+
+def test_a_version_replaced_while_a_request_is_read_still_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def slowly(*arguments: Any) -> Any:
+        go_on.wait(20)
+        return read_request(*arguments)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": with_data(IMAGES[0].ravel().tolist())}
+
+    async def test(pool: ThreadPoolExecutor) -> None:
+        settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
+        registry = Registry(settings)
+        registry.start()
+        inference = Inference(settings, registry, Metrics(), pool)
+        request = Request({"type": "http", "headers": []}, receive)
+        answer = asyncio.create_task(inference.tensors(request, lambda: registry.get(CLASSIFIER)))
+        write_classifier(tmp_path, 2)
+        await registry.rescan()
+        assert registry.get(CLASSIFIER).model.description.version == 2
+        go_on.set()
+        assert json.loads(bytes((await answer).body))["model_version"] == "1"
+        await registry.close()
+
+    monkeypatch.setattr("service.inference.read_request", slowly)
+    with ThreadPoolExecutor(1) as pool:
+        asyncio.run(test(pool))

@@ -1,6 +1,8 @@
 """The registry without a server: replacement, leases and the end of threads."""
 
 import asyncio
+import os
+import shutil
 import threading
 from pathlib import Path
 
@@ -9,10 +11,20 @@ import pytest
 
 from service.artifact import Task
 from service.batching import BatcherClosedError
+from service.catalogue import readiness
+from service.cpus import STEP
+from service.lifecycle import Lifecycle
 from service.models import Model, load_model
-from service.registry import NoDefaultError, Registry, UnknownModelError, WrongTaskError, versions_on_disk
-from service.settings import Settings
-from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier
+from service.registry import (
+    NoDefaultError,
+    Registry,
+    UnknownModelError,
+    VersionRefusedError,
+    WrongTaskError,
+    versions_on_disk,
+)
+from service.settings import Settings, SettingsError
+from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier, write_truncated
 
 
 def registry_of(root: Path) -> Registry:
@@ -171,5 +183,101 @@ def test_a_new_name_that_is_broken_does_not_make_it_unready(tmp_path: Path) -> N
         await registry.rescan()
         assert registry.missing() == []
         assert [r.name for r in registry.refused] == ["new-and-broken"]
+
+    asyncio.run(test())
+
+
+def test_the_models_directory_may_hang_and_nothing_else_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = threading.Event()
+
+    def hanging(models_dir: Path) -> dict[str, list[int]]:
+        go_on.wait(60)
+        return versions_on_disk(models_dir)
+
+    async def test() -> None:
+        settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
+        registry = Registry(settings, loading_limit_s=0.2)
+        registry.start()
+        monkeypatch.setattr("service.registry.versions_on_disk", hanging)
+        rescanning = asyncio.create_task(registry.rescan())
+        assert await infer(registry) == 1
+        assert not rescanning.done()
+        await rescanning
+        with pytest.raises(VersionRefusedError, match=r"not read within 0\.2 s"):
+            await registry.load(CLASSIFIER)
+        go_on.set()
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_refusals_stand_until_the_next_are_known(tmp_path: Path) -> None:
+    seen = []
+
+    async def test() -> None:
+        def load(directory: Path, settings: Settings) -> Model:
+            seen.append([(r.name, r.version) for r in registry.refused])
+            return load_model(directory, settings)
+
+        write_truncated(write_both(tmp_path), 2)
+        registry = Registry(Settings(models_dir=tmp_path, max_batch=2, threads=1), load=load)
+        registry.start()
+        seen.clear()
+        await registry.rescan()
+        assert seen == [[(CLASSIFIER, 2)]]
+        await registry.close()
+
+    asyncio.run(test())
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("nobody", f"there are {SEGMENTER}"), (SEGMENTER, "it does segmentation")]
+)
+def test_a_default_that_cannot_be_is_refused_at_the_start(tmp_path: Path, name: str, told: str) -> None:
+    write_both(tmp_path)
+    shutil.rmtree(tmp_path / CLASSIFIER)
+    registry = Registry(Settings(models_dir=tmp_path, max_batch=2, threads=1, default_classifier=name))
+    with pytest.raises(SettingsError, match=f"the default for classification is '{name}': {told}"):
+        registry.start()
+
+
+def test_a_default_that_was_refused_may_come_back(tmp_path: Path) -> None:
+    write_truncated(write_both(tmp_path), 2)
+    shutil.rmtree(tmp_path / CLASSIFIER / "1")
+    settings = Settings(models_dir=tmp_path, max_batch=2, threads=1, default_classifier=CLASSIFIER)
+    registry = Registry(settings)
+    registry.start()
+    assert registry.missing() == [CLASSIFIER]
+
+
+def test_nothing_served_is_not_ready(tmp_path: Path) -> None:
+    async def test() -> None:
+        write_classifier(tmp_path)
+        registry = registry_of(tmp_path)
+        assert readiness(registry, Lifecycle()).ready
+        registry.unload(CLASSIFIER)
+        assert not readiness(registry, Lifecycle()).ready
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_a_version_is_loaded_behind_the_event_loop(tmp_path: Path) -> None:
+    found = []
+
+    def load(directory: Path, settings: Settings) -> Model:
+        found.append(os.getpriority(os.PRIO_PROCESS, 0))
+        return load_model(directory, settings)
+
+    async def test() -> None:
+        registry = Registry(Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1), load=load)
+        registry.start()
+        ours = os.getpriority(os.PRIO_PROCESS, 0)
+        write_classifier(tmp_path, 2)
+        await registry.rescan()
+        assert found == [ours, ours, min(19, ours + STEP)]
+        await registry.close()
 
     asyncio.run(test())

@@ -106,3 +106,9 @@ def test_an_empty_secret_does_not_open_the_service(tmp_path: Path) -> None:
     (tmp_path / "keys").write_text("\n")
     with pytest.raises(SettingsError, match="holds no key"):
         parse(["--api-keys-file", str(tmp_path / "keys")], {})
+
+
+def test_a_secret_that_is_no_text_is_told(tmp_path: Path) -> None:
+    (tmp_path / "keys").write_bytes(b"\xff\xfe")
+    with pytest.raises(SettingsError, match="keys cannot be read \\(it is no text\\)"):
+        parse(["--api-keys-file", str(tmp_path / "keys")], {})

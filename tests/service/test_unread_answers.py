@@ -104,6 +104,22 @@ def test_a_client_that_does_not_read_holds_up_the_end_no_longer_than_allowed(beg
         assert running.process.wait(15) == 0
 
 
+@pytest.mark.parametrize("again", [True, False])
+def test_a_client_that_neither_reads_nor_sends_on_holds_up_no_end(begin: Start, again: bool) -> None:
+    """Its second request is cancelled, and the refusal would wait behind the answer that is not read."""
+    running = begin(drain_timeout_s=20 if again else 0.5, upload_timeout_s=60)
+    with deaf_client(running) as connection:
+        wait_for_answers(running, 1)
+        connection.sendall(ASK[:2000])
+        time.sleep(0.5)
+        running.signal(signal.SIGTERM)
+        wait_until(lambda: '"draining"' in running.log())
+        assert '"accepted":1' in running.log()
+        if again:
+            running.signal(signal.SIGTERM)
+        assert running.process.wait(15) == 0
+
+
 async def empty(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
     await send({"type": "http.response.body"})

@@ -30,7 +30,11 @@ BROKEN = {  # by the last digit of the version, with a word of the reason
     6: (write_wrong_digest, "sha256"),
     9: (write_nan, "finite"),
 }
-REQUEST = post("/classify", plain((200, 60, 40)))
+TENSOR = {"name": "images", "datatype": "UINT8", "shape": [1, 32, 32, 3], "data": [9] * 3072}
+REQUESTS = (
+    post("/classify", plain((200, 60, 40))),
+    post(f"/v2/models/{CLASSIFIER}/infer", json.dumps({"inputs": [TENSOR]}).encode(), "application/json"),
+)
 
 
 class Clients:
@@ -43,20 +47,22 @@ class Clients:
         self.backwards = 0
 
     async def run(self, port: int) -> None:
-        await asyncio.gather(*(self._client(port) for _ in range(CLIENTS)))
+        """One in two by either protocol."""
+        await asyncio.gather(*(self._client(port, REQUESTS[i % 2]) for i in range(CLIENTS)))
 
-    async def _client(self, port: int) -> None:
+    async def _client(self, port: int, request: bytes) -> None:
         latest = 0
         async with Connection(port) as connection:
             while not self._over:
                 try:
-                    answer = await connection.ask(REQUEST)
+                    answer = await connection.ask(request)
                 except LOST:
                     self._record.answered(NO_ANSWER, 0.0)
                     return
                 self._record.answered(answer.status, answer.seconds)
                 if answer.status == 200:
-                    version = json.loads(answer.body)["version"]
+                    body = json.loads(answer.body)
+                    version = int(body.get("version") or body["model_version"])
                     self.versions.add(version)
                     self.backwards += version < latest
                     latest = version
