@@ -53,6 +53,7 @@ check-gpu-install: $(VENV)/.installed  ## the same with the real GPU extra (down
 check-monitoring:  ## Prometheus's own check of its configuration and alerts
 	@command -v promtool >/dev/null || { echo "promtool is missing. On Debian: apt install prometheus"; exit 1; }
 	promtool check config docker/monitoring/prometheus.yml
+	promtool test rules docker/monitoring/alerts_test.yml
 
 clean:  ## remove the environments and caches
 	rm -rf $(VENV) $(VENV_SERVE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

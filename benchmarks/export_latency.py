@@ -8,8 +8,10 @@ unfolded quaternion network in torch. Weights are untrained: the time does not d
 import argparse
 import platform
 import statistics
+import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,10 +34,23 @@ SIZE = 32
 Run = Callable[[NDArray[np.uint8]], object]
 QUATERNION, REAL, INT8 = "quaternion, folded", "real, folded", "quaternion, INT8"
 EAGER = "quaternion, torch eager"
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What the ratio of two contestants' times should be, and at which batch sizes."""
+
+    slow: str
+    fast: str
+    words: str
+    met: Callable[[float], bool]
+    batches: tuple[int, ...] = BATCHES
+
+
 BOUNDS = (
-    (QUATERNION, REAL, "at most 1.15"),
-    (EAGER, QUATERNION, "at least 3 at batch 1"),
-    (QUATERNION, INT8, "at least 2 at batch 32, with VNNI"),
+    Bound(QUATERNION, REAL, "at most 1.15", lambda found: found <= 1.15),
+    Bound(EAGER, QUATERNION, "at least 3 at batch 1", lambda found: found >= 3, (1,)),
+    Bound(QUATERNION, INT8, "at least 2 at batch 32, with VNNI", lambda found: found >= 2, (32,)),
 )
 
 
@@ -52,6 +67,7 @@ def main() -> None:
     text = report(times, options.threads)
     options.out.write_text(text)
     print(text)
+    sys.exit(not all(is_met(times, bound) for bound in BOUNDS))
 
 
 def contestants(threads: int) -> dict[str, Run]:
@@ -128,7 +144,7 @@ Milliseconds, median (10th to 90th percentile):
 
 Ratios, median over the rounds:
 
-{table(["ratio", "bound"], [ratio_row(times, *bound) for bound in BOUNDS])}
+{table(["ratio", "bound", "met"], [ratio_row(times, bound) for bound in BOUNDS])}
 """
 
 
@@ -137,8 +153,14 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(row) + " |" for row in [columns, ["---"] * len(columns), *rows])
 
 
-def ratio_row(times: dict[int, dict[str, list[float]]], slow: str, fast: str, bound: str) -> list[str]:
-    return [f"{slow} / {fast}", bound, *(f"{ratio(times[b], slow, fast):.2f}" for b in BATCHES)]
+def is_met(times: dict[int, dict[str, list[float]]], bound: Bound) -> bool:
+    return all(bound.met(ratio(times[batch], bound.slow, bound.fast)) for batch in bound.batches)
+
+
+def ratio_row(times: dict[int, dict[str, list[float]]], bound: Bound) -> list[str]:
+    ratios = (f"{ratio(times[batch], bound.slow, bound.fast):.2f}" for batch in BATCHES)
+    met = "yes" if is_met(times, bound) else "**no**"
+    return [f"{bound.slow} / {bound.fast}", bound.words, met, *ratios]
 
 
 def shown(values: list[float]) -> str:

@@ -73,6 +73,7 @@ def test_network_away(tmp_path: Path) -> None:
             f"VENV_SERVE={tmp_path}/venv",
             PIP_CONFIG_FILE=os.devnull,
             PIP_FIND_LINKS="",
+            PIP_EXTRA_INDEX_URL="",
             PIP_INDEX_URL=f"http://127.0.0.1:{closed.getsockname()[1]}/simple",
             PIP_RETRIES="0",
         )

@@ -6,7 +6,6 @@ why it is not. A block opened with "```json output" right behind one shows what 
 """
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -29,7 +28,6 @@ REASONS = {
     "hours": "takes too long",
 }
 SERVICE = "localhost:8000"
-CURL = Path(__file__).with_name("curl.py")
 BLOCK = re.compile(
     r"^```sh(?: (?P<word>\S+))?\n(?P<body>.*?)^```\n(?:\n*```json output\n(?P<output>.*?)^```)?",
     re.MULTILINE | re.DOTALL,
@@ -64,28 +62,11 @@ def address() -> Iterator[str]:
         yield f"localhost:{service.port}"
 
 
-@pytest.fixture(scope="module")
-def stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a curl, last in the path: a machine with Python and make alone passes too."""
-    folder = tmp_path_factory.mktemp("bin")
-    program = folder / "curl"
-    program.write_text(f"#!{sys.executable}\n{CURL.read_text()}")
-    program.chmod(0o755)
-    return folder
-
-
-def run(script: str, cwd: Path, stand_ins: Path) -> str:
+def run(script: str, cwd: Path, newcomer: dict[str, str]) -> str:
     """As a newcomer would type it: `python` is the environment that the README has them activate."""
     for entry in ROOT.iterdir():  # looks like the repository; what a command writes stays out of the real one
         (cwd / entry.name).symlink_to(entry)
-    path = [str(Path(sys.executable).parent), os.environ["PATH"], str(stand_ins)]
-    done = subprocess.run(
-        ["sh", "-euc", script],
-        cwd=cwd,
-        env=os.environ | {"PATH": os.pathsep.join(path)},
-        capture_output=True,
-        text=True,
-    )
+    done = subprocess.run(["sh", "-euc", script], cwd=cwd, env=newcomer, capture_output=True, text=True)
     assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
     return done.stdout
 
@@ -98,21 +79,29 @@ def test_every_block_is_run_or_says_why_not() -> None:
 
 @pytest.mark.parametrize("block", [block for block in BLOCKS if block.word == "run"])
 def test_a_block_does_what_it_shows(
-    block: Block, request: pytest.FixtureRequest, tmp_path: Path, stand_ins: Path
+    block: Block, request: pytest.FixtureRequest, tmp_path: Path, newcomer: dict[str, str]
 ) -> None:
     script = block.body
     if SERVICE in script:
         script = script.replace(SERVICE, request.getfixturevalue("address"))
-    printed = run(script, tmp_path, stand_ins)
+    printed = run(script, tmp_path, newcomer)
     assert block.output is None or agrees(json.loads(block.output), json.loads(printed.splitlines()[-1]))
 
 
+def test_every_curl_fails_where_the_service_does() -> None:
+    commands = re.findall(r"^curl .*", README, re.MULTILINE)
+    assert commands
+    assert [command for command in commands if not command.startswith("curl -sf")] == []
+
+
 def test_the_curl_of_a_machine_without_one(address: str, stand_ins: Path, tmp_path: Path) -> None:
-    """What it prints is what curl would: the answer."""
-    cat = ROOT / "service" / "samples" / "cat.png"
-    command = ["-sF", f"file=@{cat}", f"{address}/classify?top_k=1", "-o", str(tmp_path / "a")]
-    subprocess.run([str(stand_ins / "curl"), *command], check=True)
-    assert json.loads((tmp_path / "a").read_text())["results"][0]["predictions"][0]["label"] == "cat"
+    """What it prints is what curl would: the answer, or nothing."""
+    cat, out, program = ROOT / "service" / "samples" / "cat.png", tmp_path / "a", str(stand_ins / "curl")
+    command = [program, "-sfF", f"file=@{cat}", f"{address}/classify?top_k=1", "-o", str(out)]
+    subprocess.run(command, check=True)
+    assert json.loads(out.read_text())["results"][0]["predictions"][0]["label"] == "cat"
+    failed = subprocess.run([program, "-sf", f"{address}/nowhere"], capture_output=True)
+    assert (failed.returncode, failed.stdout) == (22, b"")
 
 
 def test_other_output_is_noticed() -> None:

@@ -1,4 +1,4 @@
-"""Pictures of the page as people see it, of samples that are ours to show.
+"""Pictures of the page as people see it, with the samples that it offers.
 
 python -m tests.page.screenshots                        # docs/page-classify.png and docs/page-road.png
 python -m tests.page.screenshots --all --out FOLDER     # both tasks, light and dark, wide and narrow

@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from service import logs
+from service import logs, server
 from service.app import create_app
 from service.models import Model, load_model
-from service.server import exit_stuck, serve
 from service.session import Session
 from service.settings import Settings, parse
 
@@ -56,6 +55,7 @@ def load_faulty(directory: Path, settings: Settings) -> Model:
 
 
 if __name__ == "__main__":
+    server.STUCK_NOTICE_S = 5.0  # for the tests to look around, on a slow machine too
     chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
-    serve(create_app(chosen, on_stuck=exit_stuck, load=load_faulty), chosen)
+    server.serve(create_app(chosen, on_stuck=server.exit_stuck, load=load_faulty), chosen)

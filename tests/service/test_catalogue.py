@@ -1,8 +1,10 @@
 """Models, health, metrics, documentation and logs, over a real socket."""
 
 import json
+import os
 import re
 import subprocess
+from pathlib import Path
 
 import httpx
 import pytest
@@ -133,18 +135,26 @@ def test_text_logs_are_readable(start: Start) -> None:
 
 @pytest.mark.parametrize("title", examples("x"))
 def test_every_example_of_the_documentation_works_as_it_is(
-    service: RunningService, title: str, tmp_path_factory: pytest.TempPathFactory
+    service: RunningService,
+    title: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    newcomer: dict[str, str],
+    stand_ins: Path,
 ) -> None:
     command = examples(service.url)[title]
     page = service.client.get("/docs").text
     assert command.replace("'", "&#x27;").replace("&output", "&amp;output") in page
-    folder = tmp_path_factory.mktemp("example")
-    done = subprocess.run(["sh", "-c", command], cwd=folder, capture_output=True, timeout=20, check=True)
-    if (folder / "mask.png").exists():
-        with Image.open(folder / "mask.png") as mask:
-            assert mask.size == (32, 32)
-    else:
-        assert json.loads(done.stdout)
+    ours = os.pathsep.join([str(stand_ins), newcomer["PATH"]])
+    for environment in (newcomer, newcomer | {"PATH": ours}):
+        folder = tmp_path_factory.mktemp("example")
+        done = subprocess.run(
+            ["sh", "-c", command], cwd=folder, env=environment, capture_output=True, timeout=60, check=True
+        )
+        if (folder / "mask.png").exists():
+            with Image.open(folder / "mask.png") as mask:
+                assert mask.size == (32, 32)
+        else:
+            assert json.loads(done.stdout)
 
 
 def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) -> None:

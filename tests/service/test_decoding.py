@@ -23,7 +23,7 @@ from service.queries import SegmentQuery
 from service.registry import Registry
 from service.settings import Settings
 from tests.service.conftest import Start
-from tests.service.harness import RunningService, plain
+from tests.service.harness import RunningService, plain, wait_until
 from tests.service.test_images import png_chunk, png_file
 
 TARGET = Target(32, 32, Resize.STRETCH)
@@ -133,7 +133,7 @@ def test_a_large_image_is_not_passed_by_for_ever() -> None:
 
     with ThreadPoolExecutor(4) as pool, budget.hold((50, 1), Departure()):
         pool.submit(take, "large", 100)
-        time.sleep(0.1)
+        wait_until(budget._turn.locked)
         pool.submit(take, "small", 10)  # there would be room
         time.sleep(0.1)
         assert order == []

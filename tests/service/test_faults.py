@@ -72,11 +72,11 @@ def test_a_model_that_fails_every_run_and_its_probe_ends_the_process(start: Star
     running = start(program=PROGRAM)
     answers = [post(running, data) for data in [telling(BREAKS), *[GOOD] * (FAILURES - 1)]]
     assert {answer.status_code for answer in answers} == {500}
-    wait_until(lambda: running.client.get("/readyz").status_code == 503, 1)
+    wait_until(lambda: running.client.get("/readyz").status_code == 503)
     assert running.client.get("/readyz").json()["stuck"]
     assert failed_runs(running) == FAILURES
     assert post(running, GOOD).status_code == 503
-    assert running.process.wait(10) == EXIT_STUCK
+    assert running.process.wait(20) == EXIT_STUCK
     assert "fails every run: RuntimeError: told to raise" in running.log()
     running.stop()
 
@@ -180,6 +180,6 @@ def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_
     body = httpx.get(f"{running.url}/readyz").json()
     assert (body["ready"], body["stuck"]) == (False, True)
     assert post(running, GOOD).status_code == 503
-    assert running.process.wait(10) == EXIT_STUCK
+    assert running.process.wait(20) == EXIT_STUCK
     assert "does not come back from a run" in running.log()
     running.stop()

@@ -252,7 +252,7 @@ def test_the_end_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_p
 
 def test_no_version_is_loaded_while_draining(start: Start, tmp_path: Path) -> None:
     write_both(tmp_path)
-    running = start(tmp_path, drain_notice_s=1.5, api_keys="key")
+    running = start(tmp_path, drain_notice_s=5, api_keys="key")
     running.signal(signal.SIGTERM)
     wait_until(lambda: '"draining"' in running.log())
     write_classifier(tmp_path, 2)

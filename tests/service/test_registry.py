@@ -198,13 +198,16 @@ def test_the_models_directory_may_hang_and_nothing_else_does(
 
     async def test() -> None:
         settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
-        registry = Registry(settings, loading_limit_s=0.2)
+        registry = Registry(settings)
         registry.start()
         monkeypatch.setattr("service.registry.versions_on_disk", hanging)
         rescanning = asyncio.create_task(registry.rescan())
         assert await infer(registry) == 1
         assert not rescanning.done()
+        go_on.set()
         await rescanning
+        go_on.clear()
+        registry._loading_limit_s = 0.2
         with pytest.raises(VersionRefusedError, match=r"not read within 0\.2 s"):
             await registry.load(CLASSIFIER)
         go_on.set()

@@ -106,7 +106,7 @@ def _judge(record: Record, clients: Clients, computed: int) -> None:
     record.check("each with its own answer", f"{clients.mixed_up} mixed up", clients.mixed_up == 0)
     wasted = computed - served
     record.check(
-        "nothing is computed for clients that left while uploading or queued",
+        "no more is computed for nobody than left in the middle of a run",
         f"{left['upload']:,} left uploading, {left['queue']:,} queued, {left['run']:,} later; "
         f"{wasted:,} images computed for nobody",
         0 <= wasted <= left["run"] and min(left.values()) > 0,
