@@ -150,6 +150,7 @@ class Batcher:
         self._runs = 0  # begun so far: the number of the current one
         self._told_to_stop = 0  # the last run that was
         self._failures = 0  # since the last run that did not fail
+        self._checks_begun = self._checks_ended = 0
         self._admitted = 0
         self._paces: deque[float] = deque(maxlen=PACES)
         self._seconds_per_image = 0.0
@@ -252,10 +253,21 @@ class Batcher:
                 return
             self._terminate()  # again: told between being taken and beginning, it did not hear
         if steps:
-            step_s = self._limits.stuck_after_s / STUCK_STEPS
-            asyncio.get_running_loop().call_later(step_s, self._watch, run, steps - 1)
+            self._in_a_step(self._watch, run, steps - 1)
             return
         self._give_up("the model does not come back from a run")
+
+    def _watch_check(self, check: int, steps: int) -> None:
+        if self._checks_ended >= check:
+            return
+        if steps:
+            self._in_a_step(self._watch_check, check, steps - 1)
+            return
+        self._give_up("the model does not come back from its probe")
+
+    def _in_a_step(self, watch: Callable[[int, int], None], number: int, steps: int) -> None:
+        step_s = self._limits.stuck_after_s / STUCK_STEPS
+        asyncio.get_running_loop().call_later(step_s, watch, number, steps)
 
     def _give_up(self, reason: str) -> None:
         log.critical("a model cannot go on", extra={"queue": self._thread.name, "reason": reason})
@@ -325,10 +337,13 @@ class Batcher:
         with self._changed:
             self._running = []  # their callers leave: the check must not be stopped in place of their run
         self._failures = 0
+        self._checks_begun += 1
+        self._post(self._watch_check, self._checks_begun, STUCK_STEPS)
         try:
             self._check()
         except BaseException as error:  # noqa: BLE001  # as of a run
             self._post(self._give_up, f"the model fails every run: {type(error).__name__}: {error}")
+        self._checks_ended += 1
 
     def _keep_pace(self, seconds_per_image: float) -> None:
         """The median of the last runs: one that stalled with the machine is not their pace."""

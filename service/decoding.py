@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
@@ -49,19 +50,29 @@ class PixelBudget:
     @contextmanager
     def hold(self, size: tuple[int, int], departure: Departure) -> Iterator[None]:
         """Room for an image of this (width, height), or an error where nobody waits for it any longer."""
-        pixels = size[0] * size[1]
-        with self._turn, self._changed:  # one at a time: small images would pass by a large one for ever
-            if not self._changed.wait_for(lambda: departure.gone or self._free >= pixels, self._patience_s):
-                raise DeadlineExceededError(f"no room for an image within {self._patience_s:g} s")
-            if departure.gone:
-                raise ClientGoneError("the client left before the turn of its image")
-            self._free -= pixels
+        pixels, late = size[0] * size[1], time.monotonic() + self._patience_s
+        self._check(
+            self._turn.acquire(timeout=self._patience_s)
+        )  # or small ones pass by a large one for ever
+        try:
+            with self._changed:
+                left_s = late - time.monotonic()
+                self._check(self._changed.wait_for(lambda: departure.gone or self._free >= pixels, left_s))
+                if departure.gone:
+                    raise ClientGoneError("the client left before the turn of its image")
+                self._free -= pixels
+        finally:
+            self._turn.release()
         try:
             yield
         finally:
             with self._changed:
                 self._free += pixels
                 self._changed.notify()
+
+    def _check(self, in_time: bool) -> None:
+        if not in_time:
+            raise DeadlineExceededError(f"no room for an image within {self._patience_s:g} s")
 
 
 class Decoder:

@@ -491,6 +491,25 @@ def test_a_failed_check_is_reported() -> None:
     run(test)
 
 
+def test_a_check_that_does_not_come_back_is_reported() -> None:
+    async def test() -> None:
+        def model(images: Image) -> NDArray[Any]:
+            raise ValueError("bad")
+
+        stuck, go_on = asyncio.Event(), threading.Event()
+        batcher = Batcher(model, LIMITS, check=lambda: go_on.wait(10), on_stuck=stuck.set)
+        for _ in range(FAILURES):
+            with pytest.raises(RunFailedError):
+                await submit(batcher, 1)
+        await asyncio.wait_for(stuck.wait(), 5)
+        with pytest.raises(BatcherClosedError):
+            await submit(batcher, 1)
+        go_on.set()
+        await batcher.close()
+
+    run(test)
+
+
 def test_a_check_is_not_stopped_in_place_of_the_run_before_it() -> None:
     """Its callers leave with their error while the check is under way."""
 

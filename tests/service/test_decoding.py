@@ -143,6 +143,8 @@ def test_a_large_image_is_not_passed_by_for_ever() -> None:
 def test_nobody_waits_for_room_beyond_the_deadline_or_for_a_client_that_left() -> None:
     budget, left = PixelBudget(100, patience_s=0.1), Departure()
     left.gone = True
+    with budget._turn, pytest.raises(DeadlineExceededError), budget.hold((1, 1), Departure()):
+        pass  # another waits before it, and for longer
     with budget.hold((100, 1), Departure()):
         with pytest.raises(DeadlineExceededError), budget.hold((1, 1), Departure()):
             pass
