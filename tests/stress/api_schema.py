@@ -3,7 +3,9 @@
 import re
 from pathlib import Path
 
-from tests.service.artifacts import write_both
+import httpx
+
+from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both
 from tests.service.fuzzing import fuzz
 from tests.stress.record import Record, measured, under_attack
 
@@ -21,6 +23,9 @@ def attack(root: Path, *, examples: int) -> Record:
     with under_attack(record, models, access_log=False, api_keys=KEY) as running, measured(record, running):
         options = ("--max-examples", str(examples), "--seed", str(SEED), "--header", f"x-api-key: {KEY}")
         ended = fuzz(running.url, notes, *options)
+        for name in (CLASSIFIER, SEGMENTER):  # it may have unloaded them, and nothing served is not ready
+            url = f"{running.url}/v2/repository/models/{name}/load"
+            httpx.post(url, headers={"x-api-key": KEY}).raise_for_status()
     cases, operations = CASES.search(ended.stdout), OPERATIONS.search(ended.stdout)
     assert cases is not None, ended.stdout + ended.stderr
     assert operations is not None, ended.stdout
