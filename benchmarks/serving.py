@@ -145,7 +145,7 @@ def how(known: dict[str, Any], sections: dict[str, Figures]) -> str:
         f" share them. Contenders alternate, in rounds ({lengths}); ratios and differences are taken round by"
         f" round. {CONNECTIONS} connections for /classify, {SEGMENT_CONNECTIONS} for /segment with frames of"
         " 1242 x 375. onnxruntime alone runs prepared input with the session options of the service (batches"
-        f" of {BATCH}; single frames). The service writes no access log here, as it does by default. LitServe"
+        f" of {BATCH}; single frames). The service's access log, on by default, is off. LitServe"
         f" {litserve} has those options too, one worker that decodes and runs, and waits up to 5 ms for a"
         f" batch. What was measured while other programs took more than {OTHERS_LIMIT} of a core was measured"
         " again. Every value is in `serving.json`."

@@ -51,13 +51,13 @@ class PixelBudget:
     def hold(self, size: tuple[int, int], departure: Departure) -> Iterator[None]:
         """Room for an image of this (width, height), or an error where nobody waits for it any longer."""
         pixels, late = size[0] * size[1], time.monotonic() + self._patience_s
-        self._check(
-            self._turn.acquire(timeout=self._patience_s)
-        )  # or small ones pass by a large one for ever
+        in_time = self._turn.acquire(timeout=self._patience_s)  # or small ones pass by a large one for ever
+        self._check(in_time)
         try:
             with self._changed:
                 left_s = late - time.monotonic()
-                self._check(self._changed.wait_for(lambda: departure.gone or self._free >= pixels, left_s))
+                in_time = self._changed.wait_for(lambda: departure.gone or self._free >= pixels, left_s)
+                self._check(in_time)
                 if departure.gone:
                     raise ClientGoneError("the client left before the turn of its image")
                 self._free -= pixels

@@ -1,4 +1,4 @@
-"""Settings that hold for every test."""
+"""Settings that hold for every test, and what stands in for a newcomer's machine."""
 
 import os
 import signal

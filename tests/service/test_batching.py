@@ -8,6 +8,7 @@ import time
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -473,31 +474,15 @@ def test_failures_in_a_row_are_followed_by_a_check(values: list[int], checks: in
     run(test)
 
 
-def test_a_failed_check_is_reported() -> None:
-    async def test() -> None:
-        def model(images: Image) -> NDArray[Any]:
-            raise ValueError("bad")
-
-        stuck = asyncio.Event()
-        batcher = Batcher(model, LIMITS, check=lambda: model(image(0)), on_stuck=stuck.set)
-        for _ in range(FAILURES):
-            with pytest.raises(RunFailedError):
-                await submit(batcher, 1)
-        await asyncio.wait_for(stuck.wait(), 5)
-        with pytest.raises(BatcherClosedError):
-            await submit(batcher, 1)
-        await batcher.close()
-
-    run(test)
-
-
-def test_a_check_that_does_not_come_back_is_reported() -> None:
+@pytest.mark.parametrize("hangs", [False, True])
+def test_a_check_that_fails_or_does_not_come_back_is_reported(hangs: bool) -> None:
     async def test() -> None:
         def model(images: Image) -> NDArray[Any]:
             raise ValueError("bad")
 
         stuck, go_on = asyncio.Event(), threading.Event()
-        batcher = Batcher(model, LIMITS, check=lambda: go_on.wait(10), on_stuck=stuck.set)
+        check = partial(go_on.wait, 10) if hangs else partial(model, image(0))
+        batcher = Batcher(model, LIMITS, check=check, on_stuck=stuck.set)
         for _ in range(FAILURES):
             with pytest.raises(RunFailedError):
                 await submit(batcher, 1)
