@@ -75,6 +75,7 @@ class Recipe:
     ema_decay: float = 0.999  # 0 keeps the last weights instead
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
     repeats: int = 1  # how often an epoch visits each training image
+    precision: Literal["fp32", "bf16"] = "fp32"  # of convolutions while training; norms and weights are fp32
     prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
     height: int = 32
     width: int = 32
@@ -89,6 +90,8 @@ class Recipe:
             raise ValueError("prune must lie within [0, 1), and goes with CIFAR and one visit an epoch")
         if min(self.weight_decay, self.kernel_rate, self.holdout) < 0:
             raise ValueError("weight_decay, kernel_rate and holdout must not be negative")
+        if self.precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision {self.precision!r} must be fp32 or bf16")
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
 
@@ -115,6 +118,20 @@ def _cifar_fast(
         kernel_rate=0.06,
         augmentation=Augmentation(crops=GROWING_CROPS),
         holdout=holdout,
+    )
+
+
+def _cifar_wide() -> Recipe:
+    real = _cifar_fast("real", "cifar10", 10)
+    return dataclasses.replace(
+        real,
+        name=_name(real.name, "wide"),
+        summary="real network of twice the width on CIFAR10, one short cycle in bf16: a teacher",
+        network=dataclasses.replace(real.network, width=2 * real.network.width),
+        epochs=18,
+        kernel_rate=0.09,
+        augmentation=Augmentation(crops=((0.0, 24), (0.45, 28), (0.75, 32)), erase=0.25),
+        precision="bf16",
     )
 
 
@@ -221,6 +238,7 @@ def _all() -> dict[str, Callable[[], Recipe]]:
     builders: list[Callable[[], Recipe]] = [
         *(partial(_cifar_fast, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
         partial(_cifar_fast, "quaternion", "cifar10", 10, holdout=5_000),
+        _cifar_wide,
         _cifar_second,
         _cifar_third,
         *(partial(_road_fast, algebra) for algebra in ours),

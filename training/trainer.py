@@ -74,7 +74,9 @@ class Trainer:
         """One step on a whole batch: its loss and score, the same on every rank."""
         batch = on_device(batch._replace(inputs=self.ranks.share(batch.inputs)), self.device)
         self.network.zero_grad(set_to_none=True)
-        logits = self.ranks.whole(self._model(batch.inputs))
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
+            output = self._model(batch.inputs)
+        logits = self.ranks.whole(output.float())
         loss = self.data.loss(logits, batch)
         (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
         self._update(rate)
