@@ -7,7 +7,7 @@ from service.artifact import Description, Metric, Precision, Task
 from training.recipes import Recipe
 from training.run import CURVES, RunConfig
 
-from .description import begun_with
+from .description import begun_with, taught_by
 from .overlay import OVERLAY
 
 # Table 1 of the paper: error in percent by data set, depth and algebra.
@@ -143,7 +143,8 @@ def _history(config: RunConfig) -> str:
     begun = f"Recipe `{recipe.name}` ({recipe.summary}):\n{epochs}, batches of {recipe.batch_size}, "
     resumed = "".join(f"\nGone on with {origin}." for origin in config.later)
     return (
-        f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`.{_start(config)}{resumed}"
+        f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`."
+        f"{_start(config)}{_teacher(config)}{resumed}"
     )
 
 
@@ -153,6 +154,18 @@ def _start(config: RunConfig) -> str:
     same_head = config.start.config.recipe.network.head == config.recipe.network.head
     which = "the weights" if same_head else "all weights but the head's"
     return f"\nIt began with {which} of another run ({begun_with(config)})."
+
+
+def _teacher(config: RunConfig) -> str:
+    if not config.teacher:
+        return ""
+    share = f"{config.recipe.distil:.0%}".replace("%", " %")
+    network = config.teacher.config.recipe.network
+    return (
+        f"\nBeside the labels it learned, for {share} of the loss, from what another run's network, "
+        f"{network.algebra}\nof width {network.width}, answers about the training images\n"
+        f"({taught_by(config)})."
+    )
 
 
 def _optimiser(recipe: Recipe) -> str:

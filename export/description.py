@@ -116,13 +116,14 @@ def _network(recipe: Recipe) -> str:
 
 def _training(config: RunConfig, material: Material) -> Training:
     data, weights = LICENCES[config.recipe.dataset]
-    learnt_before = {LICENCES[earlier.recipe.dataset][1] for earlier in config.ancestors}
+    learnt_before = {LICENCES[earlier.recipe.dataset][1] for earlier in config.sources}
     return Training(
         recipe=config.recipe.name,
         epochs=config.recipe.epochs,
         seed=config.seed,
         commit=_commit(config),
         start=begun_with(config) or None,
+        teacher=taught_by(config) or None,
         dataset=material.dataset,
         data_licence=data,
         weights_licence=NON_COMMERCIAL if NON_COMMERCIAL in learnt_before else weights,
@@ -134,11 +135,21 @@ def begun_with(config: RunConfig) -> str:
     return "; before that ".join(_weights_of(earlier) for earlier in config.ancestors)
 
 
+def taught_by(config: RunConfig) -> str:
+    """Whose answers it learned from, and what that had begun with; nothing where from labels alone."""
+    if not config.teacher:
+        return ""
+    teacher = config.teacher.config
+    before = begun_with(teacher)
+    return _weights_of(teacher) + (f", begun with {before}" if before else "")
+
+
 def _weights_of(run: RunConfig) -> str:
     if run.imported:
         return "imported from {file} (sha256 {sha256})".format(**run.imported)
     commits = ", then ".join([f"commit {run.commit}", *run.later])
-    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, {commits}"
+    taught = f", taught by {taught_by(run)}" if run.teacher else ""
+    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, {commits}{taught}"
 
 
 def _commit(config: RunConfig) -> str:

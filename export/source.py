@@ -14,8 +14,8 @@ def read_run(run: Path) -> tuple[Network, RunConfig]:
         raise UserError(
             f"{run} is not finished ({CHECKPOINT} is missing): "
             f"`python -m training fit {config.recipe.name} --out {run} --data DIR "
-            f"--epochs {config.recipe.epochs} --seed {config.seed}{' --from RUN' * bool(config.start)} "
-            "--resume` goes on"
+            f"--epochs {config.recipe.epochs} --seed {config.seed}{' --from RUN' * bool(config.start)}"
+            f"{' --teacher RUN' * bool(config.teacher)} --resume` goes on"
         )
     network, config = load_network(run)
     check_finite(network)

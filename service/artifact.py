@@ -97,6 +97,7 @@ class Training(_Strict):
     seed: int
     commit: str
     start: str | None = None  # whose weights it began with, where not with random ones
+    teacher: str | None = None  # whose answers it learned from, where not from labels alone
     dataset: str
     data_licence: str
     weights_licence: str

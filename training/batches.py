@@ -12,8 +12,9 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Generator, Tensor
 
-from . import augment, cifar, kitti, losses
+from . import augment, cifar, distillation, kitti, losses
 from .errors import UserError
+from .prediction import Predictor
 from .pruning import Pruning
 from .recipes import Recipe
 
@@ -26,6 +27,7 @@ class Batch(NamedTuple):
     truth: Tensor  # labels (B,) or targets (B, H, W)
     which: Tensor | None = None  # (B,) which images, where an epoch leaves some out,
     weights: Tensor | None = None  # (B,) and what each of the others stands for
+    answers: Tensor | None = None  # (B, classes) a teacher's, as logits
 
 
 class Epoch(NamedTuple):
@@ -43,8 +45,16 @@ class Data(Protocol):
     def state(self) -> dict[str, Tensor]: ...
 
 
-def read_data(recipe: Recipe, directory: Path) -> Data:
-    return RoadData(recipe, directory) if recipe.dataset == "kitti-road" else CifarData(recipe, directory)
+def read_data(
+    recipe: Recipe, directory: Path, teacher: Predictor | None = None, *, progress: bool = False
+) -> Data:
+    """The training data, with a teacher's answers about it unless they are in a state to be restored."""
+    if recipe.dataset == "kitti-road":
+        return RoadData(recipe, directory)
+    data = CifarData(recipe, directory)
+    if data.answers is not None and teacher is not None:
+        data.answers.copy_(distillation.ask(teacher, data.train.images, progress=progress))
+    return data
 
 
 class CifarData:
@@ -55,6 +65,8 @@ class CifarData:
         self.train, self.held = everything[:cut], everything[cut:]
         _enough(int(len(self.train) * (1 - recipe.prune)), recipe)
         self.pruning = Pruning(len(self.train), recipe.prune) if recipe.prune else None
+        shape = (len(self.train), recipe.network.classes)
+        self.answers = torch.full(shape, torch.nan) if recipe.distil else None  # nan: not asked yet
 
     def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)
@@ -70,7 +82,8 @@ class CifarData:
     ) -> Iterator[Batch]:
         for index in parts:
             images = self._augment(self.train.images[index], index, epoch, seed, generator)
-            labelled = Batch(augment.normalise(images), self.train.labels[index])
+            answers = None if self.answers is None else self.answers[index]
+            labelled = Batch(augment.normalise(images), self.train.labels[index], answers=answers)
             yield labelled if weights is None else labelled._replace(which=index, weights=weights[index])
 
     def _augment(self, images: Tensor, index: Tensor, epoch: int, seed: int, generator: Generator) -> Tensor:
@@ -88,6 +101,8 @@ class CifarData:
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
         each = losses.classification_losses(logits, batch.truth, self.recipe.label_smoothing)
+        if batch.answers is not None:
+            each = each.lerp(distillation.divergences(logits, batch.answers), self.recipe.distil)
         if self.pruning is None or batch.which is None or batch.weights is None:
             return each.mean()
         self.pruning.remember(batch.which, each)
@@ -97,7 +112,8 @@ class CifarData:
         return losses.wrong_and_total(logits, batch.truth, batch.weights)
 
     def state(self) -> dict[str, Tensor]:
-        return {"losses": self.pruning.losses} if self.pruning else {}
+        kept = {"losses": self.pruning.losses} if self.pruning else {}
+        return kept | ({} if self.answers is None else {"answers": self.answers})
 
 
 class RoadData:

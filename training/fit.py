@@ -14,6 +14,7 @@ from .batches import read_data
 from .checkpoint import read_tensors, write_tensors
 from .curves import draw_curves
 from .errors import UserError
+from .prediction import predictor
 from .progress import EpochProgress
 from .ranks import Ranks
 from .recipes import Recipe, as_json
@@ -31,17 +32,23 @@ def fit(
     resume: bool,
     ranks: Ranks,
     start: Path | None = None,
+    teacher: Path | None = None,
 ) -> None:
     """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
 
-    It begins with random weights, or with those of the finished run `start`, as far as they fit.
+    It begins with random weights, or with those of the finished run `start`, as far as they fit. Where the
+    recipe distils, it learns from the answers of the finished run `teacher` as well.
     """
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
-    config = runs.new_config(recipe, seed, start)
-    if resume and start is None and (run / runs.STATE).exists():  # the start is in the state already
-        config = dataclasses.replace(config, start=runs.read_config(run).start)
+    config = runs.new_config(recipe, seed, start, teacher)
+    if resume and (run / runs.STATE).exists():  # start and answers are in the state already
+        before = runs.read_config(run)
+        config = dataclasses.replace(
+            config, start=config.start or before.start, teacher=config.teacher or before.teacher
+        )
+    _check_teacher(config)
     ranks.first_does(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
@@ -52,10 +59,14 @@ def fit(
         if ranks.first:
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
-    trainer = Trainer(recipe, seed, read_data(recipe, data), device, compiled=compiled, ranks=ranks)
-    rows = _restore(trainer, run) if resume and begun else []
-    if start is not None and not rows:
+    goes_on = resume and begun
+    if not goes_on:
         _check_history(config)
+    asked = None if teacher is None or goes_on else predictor(runs.load_network(teacher)[0], device)
+    source = read_data(recipe, data, asked, progress=ranks.first and sys.stderr.isatty())
+    trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks)
+    rows = _restore(trainer, run) if goes_on else []
+    if start is not None and not goes_on:
         _begin_with(trainer, start)
     ranks.first_does(lambda: _record(run, config))
     for epoch in range(len(rows), recipe.epochs):
@@ -112,15 +123,29 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
 
 
+def _check_teacher(config: runs.RunConfig) -> None:
+    recipe = config.recipe
+    if config.teacher is None:
+        if recipe.distil:
+            raise UserError(f"{recipe.name} learns from a teacher: --teacher RUN names a finished run")
+        return
+    if not recipe.distil:
+        raise UserError(f"{recipe.name} learns from no teacher: leave out --teacher, or take another recipe")
+    theirs = config.teacher.config.recipe
+    if (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
+        raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained on {theirs.dataset}")
+
+
 def _check_history(config: runs.RunConfig) -> None:
     """Whether what the earlier runs did to the weights spoils this one."""
     recipe = config.recipe
-    for earlier in (ancestor.recipe for ancestor in config.ancestors):
+    for earlier in (source.recipe for source in config.sources):
         if earlier.dataset == recipe.dataset and earlier.holdout < recipe.holdout:
             raise UserError(
                 f"{earlier.name} was trained on images that {recipe.name} holds out: "
                 "no score on them would mean anything"
             )
+    for earlier in (ancestor.recipe for ancestor in config.ancestors):
         if recipe.kernel_rate and not earlier.kernel_rate:
             raise UserError(
                 f"{earlier.name} was trained without orthogonal steps, which would change the lengths of its "

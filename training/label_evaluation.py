@@ -33,7 +33,7 @@ def evaluate_labels(predict: Predictor, data: LabelledImages, *, progress: bool 
     """Score `predict`, a function of uint8 images, on all of `data`."""
     images = np.ascontiguousarray(data.images.permute(0, 2, 3, 1).numpy())
     labels = data.labels.numpy()
-    plain, mirrored = _probabilities(predict, images, progress=progress)
+    plain, mirrored = both_views(predict, images, title="evaluate", progress=progress)
     predicted = plain.argmax(1)
     return LabelEvaluation(
         images=len(labels),
@@ -50,12 +50,12 @@ def confusion_matrix(
     return np.bincount(labels * classes + predicted, minlength=classes**2).reshape(classes, classes)
 
 
-def _probabilities(
-    predict: Predictor, images: Images, *, progress: bool
+def both_views(
+    predict: Predictor, images: Images, *, title: str, progress: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Of the images, and of their mirror images."""
+    """Probabilities for the images, and for their mirror images."""
     plain, mirrored = [], []
-    with tqdm(total=len(images), desc="evaluate", unit="img", disable=not progress, leave=False) as bar:
+    with tqdm(total=len(images), desc=title, unit="img", disable=not progress, leave=False) as bar:
         for start in range(0, len(images), BATCH):
             part = images[start : start + BATCH]
             plain.append(predict(part))

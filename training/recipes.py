@@ -75,6 +75,7 @@ class Recipe:
     ema_decay: float = 0.999  # 0 keeps the last weights instead
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
     repeats: int = 1  # how often an epoch visits each training image
+    distil: float = 0.0  # classification: how much a teacher's answers weigh, and 1 less that the labels
     precision: Literal["fp32", "bf16"] = "fp32"  # of convolutions while training; norms and weights are fp32
     prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
     height: int = 32
@@ -90,6 +91,8 @@ class Recipe:
             raise ValueError("prune must lie within [0, 1), and goes with CIFAR and one visit an epoch")
         if min(self.weight_decay, self.kernel_rate, self.holdout) < 0:
             raise ValueError("weight_decay, kernel_rate and holdout must not be negative")
+        if not 0 <= self.distil <= 1 or (self.distil and self.dataset == "kitti-road"):
+            raise ValueError("distil must lie within [0, 1], and goes with CIFAR")
         if self.precision not in ("fp32", "bf16"):
             raise ValueError(f"precision {self.precision!r} must be fp32 or bf16")
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
@@ -157,6 +160,18 @@ def _cifar_third() -> Recipe:
         epochs=130,
         batch_size=64,
         augmentation=Augmentation(crops=((0.0, 24), (0.3, 28), (0.6, 32)), erase=0.35),
+    )
+
+
+def _cifar_taught() -> Recipe:
+    third = _cifar_third()
+    return dataclasses.replace(
+        third,
+        name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "taught"),
+        summary=f"a fourth cycle for what {third.name} has trained (--from), with a --teacher",
+        epochs=90,
+        augmentation=dataclasses.replace(third.augmentation, erase=0.25),
+        distil=0.9,
     )
 
 
@@ -241,6 +256,7 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         _cifar_wide,
         _cifar_second,
         _cifar_third,
+        _cifar_taught,
         *(partial(_road_fast, algebra) for algebra in ours),
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),

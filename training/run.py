@@ -1,6 +1,6 @@
 """A run directory: what was run, how it went, and where it can go on.
 
-config.json             recipe, seed, versions, commit; what resumed it; whose weights it began with
+config.json             recipe, seed, versions, commit; what resumed it; what it began with, who taught it
 metrics.jsonl           one line an epoch
 state.safetensors       everything needed to resume
 checkpoint.safetensors  the final weights (their moving average, where the recipe keeps one)
@@ -37,7 +37,8 @@ class RunConfig:
     versions: dict[str, str]
     later: tuple[str, ...] = ()  # origins of what resumed it, where they differ from the one before
     imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
-    start: "Start | None" = None  # whose weights it began with, where not with random ones
+    start: "FinishedRun | None" = None  # whose weights it began with, where not with random ones
+    teacher: "FinishedRun | None" = None  # whose answers it learned from, beside the labels
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -48,14 +49,14 @@ class RunConfig:
             **({"later": list(self.later)} if self.later else {}),
             **({"imported": self.imported} if self.imported else {}),
             **({"start": self.start.as_json()} if self.start else {}),
+            **({"teacher": self.teacher.as_json()} if self.teacher else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "RunConfig":
         fields = data | {"recipe": from_json(data["recipe"]), "later": tuple(data.get("later", ()))}
-        if "start" in data:
-            start = data["start"]
-            fields["start"] = Start(cls.from_json(start["config"]), start["sha256"])
+        for name in {"start", "teacher"} & data.keys():
+            fields[name] = FinishedRun(cls.from_json(data[name]["config"]), data[name]["sha256"])
         return cls(**fields)
 
     @property
@@ -74,9 +75,17 @@ class RunConfig:
             yield self.start.config
             yield from self.start.config.ancestors
 
+    @property
+    def sources(self) -> Iterator["RunConfig"]:
+        """Every run that it owes something: weights to begin with, or answers, and theirs in turn."""
+        for source in (self.start, self.teacher):
+            if source:
+                yield source.config
+                yield from source.config.sources
+
 
 @dataclass(frozen=True)
-class Start:
+class FinishedRun:
     """A finished run; it is told by what it did and by its weights, for its directory may move."""
 
     config: RunConfig
@@ -86,17 +95,25 @@ class Start:
         return {"config": self.config.as_json(), "sha256": self.sha256}
 
 
-def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> RunConfig:
+def new_config(
+    recipe: Recipe, seed: int, start: Path | None = None, teacher: Path | None = None
+) -> RunConfig:
     versions = {"python": platform.python_version(), "torch": torch.__version__}
-    begun = None if start is None else _start(start)
-    return RunConfig(recipe, seed, current_commit(), versions, start=begun)
+    return RunConfig(
+        recipe,
+        seed,
+        current_commit(),
+        versions,
+        start=None if start is None else _finished(start, "--from"),
+        teacher=None if teacher is None else _finished(teacher, "--teacher"),
+    )
 
 
-def _start(run: Path) -> Start:
+def _finished(run: Path, option: str) -> FinishedRun:
     config, checkpoint = read_config(run), run / CHECKPOINT
     if not checkpoint.is_file():
-        raise UserError(f"{checkpoint} is missing: --from takes a finished run")
-    return Start(config, hashlib.sha256(checkpoint.read_bytes()).hexdigest())
+        raise UserError(f"{checkpoint} is missing: {option} takes a finished run")
+    return FinishedRun(config, hashlib.sha256(checkpoint.read_bytes()).hexdigest())
 
 
 def make_directory(run: Path) -> None:
@@ -121,14 +138,18 @@ def read_config(run: Path) -> RunConfig:
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
-    """Names of recipe fields, seed and start in which two runs differ, with both values."""
+    """Names of recipe fields, seed, start and teacher in which two runs differ, with both values."""
     mine, other = _identity(ours), _identity(theirs)
     return [f"{key}: {other.get(key)!r} -> {mine[key]!r}" for key in mine if mine[key] != other.get(key)]
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:
     """What makes it this run and no other; the words that describe its recipe do not."""
-    fields = as_json(config.recipe) | {"seed": config.seed, "from": config.start and config.start.sha256}
+    fields = as_json(config.recipe) | {
+        "seed": config.seed,
+        "from": config.start and config.start.sha256,
+        "teacher": config.teacher and config.teacher.sha256,
+    }
     return {name: value for name, value in fields.items() if name != "summary"}
 
 

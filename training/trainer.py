@@ -179,9 +179,12 @@ def score_of(
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
     """What the network and its loss compute with; `which` stays on the CPU."""
-    inputs, truth = (part.to(device, non_blocking=True) for part in (batch.inputs, batch.truth))
-    weights = None if batch.weights is None else batch.weights.to(device, non_blocking=True)
-    return Batch(inputs, truth, batch.which, weights)
+    there = {
+        name: part.to(device, non_blocking=True)
+        for name, part in batch._asdict().items()
+        if name != "which" and part is not None
+    }
+    return batch._replace(**there)
 
 
 def _ratio(score: Tensor) -> float:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from export.__main__ import main
 from export.build import build
+from export.description import begun_with
 from export.folded import FoldedNetwork
 from export.material import spread
 from export.proof import reference
@@ -29,8 +30,9 @@ from training.errors import UserError
 from training.kitti import list_frames, open_rgb, split_frames
 from training.label_evaluation import evaluate_labels
 from training.prediction import predictor
+from training.recipes import as_json
 from training.road_evaluation import evaluate_road
-from training.run import CHECKPOINT, RunConfig, Start, read_config, write_config
+from training.run import CHECKPOINT, FinishedRun, RunConfig, read_config, write_config
 
 ALL = tuple(Precision)
 FILES = {"model.onnx", "model.fp16.onnx", "model.int8.onnx", "model.json", "probe.npz", "README.md"}
@@ -219,8 +221,8 @@ def test_card_and_description_say_whose_weights_a_run_began_with(
     theirs = {"file": "theirs.h5", "sha256": "1234"}
     first = RunConfig(road_recipe(name="first", epochs=7), 3, "abc", {}, imported=theirs)
     road = road_recipe(name="second", epochs=9)
-    second = RunConfig(road, 4, "def", {}, later=("commit fed",), start=Start(first, "5678"))
-    config = dataclasses.replace(read_config(place.run), start=Start(second, "90ab"))
+    second = RunConfig(road, 4, "def", {}, later=("commit fed",), start=FinishedRun(first, "5678"))
+    config = dataclasses.replace(read_config(place.run), start=FinishedRun(second, "90ab"))
     write_config(place.run, config)
     training = build(place.run, place.data, place.out, [Precision.FP32]).training
     assert training.start == (
@@ -231,6 +233,33 @@ def test_card_and_description_say_whose_weights_a_run_began_with(
     card = (place.out / "README.md").read_text()
     assert f"It began with all weights but the head's of another run ({training.start})." in card
     assert "Not for commercial use." in card
+
+
+def test_card_and_description_say_who_taught_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether its own teacher, or that of the run it began with."""
+    place = classifier_place(tmp_path, monkeypatch)
+    config = read_config(place.run)
+    road = FinishedRun(RunConfig(road_recipe(name="road", epochs=7), 3, "abc", {}), "5678")
+    wide = FinishedRun(
+        RunConfig(dataclasses.replace(config.recipe, name="wide"), 4, "def", {}, start=road), ""
+    )
+    recipe = dataclasses.replace(config.recipe, distil=0.9)
+    write_config(place.run, dataclasses.replace(config, recipe=recipe, teacher=wide))
+    tensors, meaning = read_tensors(place.run / CHECKPOINT)
+    write_tensors(place.run / CHECKPOINT, tensors, meaning | {"recipe": as_json(recipe)})
+    training = build(place.run, place.data, place.out, [Precision.FP32]).training
+    assert training.start is None
+    assert training.teacher is not None
+    assert training.teacher.startswith("recipe wide, ")
+    assert training.teacher.endswith(
+        "seed 4, commit def, begun with recipe road, 7 epochs, seed 3, commit abc"
+    )
+    assert training.weights_licence == "CC BY-NC-SA 3.0"
+    card = " ".join((place.out / "README.md").read_text().split())
+    assert "for 90 % of the loss, from what another run's network, quaternion of width " in card
+    assert f"answers about the training images ({training.teacher})." in card
+    later = RunConfig(recipe, 0, "fed", {}, start=FinishedRun(read_config(place.run), ""))
+    assert begun_with(later).endswith(f", taught by {training.teacher}")
 
 
 def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:
@@ -266,7 +295,7 @@ def spoil(place: Place, name: str, value: float, where: tuple[int, ...]) -> None
 def begin_with_another(place: Place) -> None:
     (place.run / CHECKPOINT).unlink()
     config = read_config(place.run)
-    write_config(place.run, dataclasses.replace(config, start=Start(config, "5678")))
+    write_config(place.run, dataclasses.replace(config, start=FinishedRun(config, "5678")))
 
 
 BAD: dict[str, tuple[Callable[[Place], object], str]] = {

@@ -287,7 +287,7 @@ def test_a_run_can_begin_with_the_weights_of_another(data: Path, undisturbed: Pa
     for name, parameter in before.named_parameters():
         torch.testing.assert_close(after.get_parameter(name), parameter, rtol=1e-6, atol=1e-7)
     digest = hashlib.sha256((undisturbed / runs.CHECKPOINT).read_bytes()).hexdigest()
-    assert config.start == runs.Start(runs.read_config(undisturbed), digest)
+    assert config.start == runs.FinishedRun(runs.read_config(undisturbed), digest)
 
 
 def test_a_road_network_can_begin_with_what_a_classifier_learnt(undisturbed: Path, tmp_path: Path) -> None:
@@ -342,7 +342,7 @@ def test_weights_that_saw_what_is_held_out_are_refused(data: Path, undisturbed: 
     train(data, tmp_path / "saw", recipe=still(holdout=0))
     write_run(tmp_path / "detour", still(holdout=RECIPE.holdout + 1))
     saw, detour = (runs.read_config(tmp_path / name) for name in ("saw", "detour"))
-    runs.write_config(tmp_path / "detour", dataclasses.replace(detour, start=runs.Start(saw, "")))
+    runs.write_config(tmp_path / "detour", dataclasses.replace(detour, start=runs.FinishedRun(saw, "")))
     for start in ("saw", "detour"):
         with pytest.raises(UserError, match="was trained on images that tiny-cifar holds out"):
             train(data, tmp_path / f"after-{start}", recipe=still(), start=tmp_path / start)

@@ -47,6 +47,8 @@ def test_every_network_of_the_paper_has_a_fast_recipe() -> None:
         ("label_smoothing", -0.1, "within"),
         ("weight_decay", -1e-4, "negative"),
         ("holdout", -1, "negative"),
+        ("distil", 1.1, "distil must lie within"),
+        ("precision", "fp8", "'fp8' must be fp32 or bf16"),
         ("dataset", "kitti-road", "does not go with"),
     ],
 )

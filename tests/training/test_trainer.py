@@ -101,6 +101,26 @@ def test_an_epoch_is_plain_nesterov() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
 
 
+@pytest.mark.parametrize("algebra", ["real", "quaternion"])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_convolutions_alone_are_rounded_to_the_recipes_precision(precision: str, algebra: str) -> None:
+    """What they are computed from, normalisation and the loss stay in fp32, and so do the weights."""
+    network = dataclasses.replace(RECIPE.network, algebra=algebra)
+    ours, exact = (
+        trainer(dataclasses.replace(RECIPE, network=network, precision=chosen))  # type: ignore[arg-type]
+        for chosen in (precision, "fp32")
+    )
+    seen: dict[str, torch.dtype] = {}
+    for name, module in ours.network.named_modules():
+        module.register_forward_hook(lambda _, __, output, name=name: seen.update({name: output.dtype}))
+    row = ours.train_epoch(0, ignore)
+    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    assert {seen["stem"], seen["blocks.0.conv2"], seen["blocks.1.shortcut"]} == {expected}
+    assert all(tensor.dtype == torch.float32 for tensor in ours.state().values())
+    assert row["loss"] == pytest.approx(exact.train_epoch(0, ignore)["loss"], rel=0.02)
+    assert all(parameter.grad is not None for parameter in ours.network.parameters())
+
+
 def test_kernels_alone_are_decayed() -> None:
     network = Network(NetworkConfig(depth=1, width=8))
     kernels, others = parameter_groups(network, 0.5)

@@ -113,9 +113,11 @@ def _late(seconds: float) -> None:
     """The last rank comes late to the run directory: the first has written into it by then."""
     prompt = run.new_config
 
-    def new_config(recipe: Recipe, seed: int, start: Path | None = None) -> run.RunConfig:
+    def new_config(
+        recipe: Recipe, seed: int, start: Path | None = None, teacher: Path | None = None
+    ) -> run.RunConfig:
         time.sleep(seconds)
-        return prompt(recipe, seed, start)
+        return prompt(recipe, seed, start, teacher)
 
     run.new_config = new_config
 

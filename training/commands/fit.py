@@ -23,6 +23,8 @@ EXAMPLES = """examples:
   python -m training fit cifar10-quaternion --data data --out runs/mine --resume
   python -m training fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
   python -m training fit cifar10-quaternion --data data --out runs/longer --from runs/mine
+  python -m training fit cifar10-real-wide --data data --out runs/wide
+  python -m training fit cifar10-quaternion-taught --data data --out runs/b --from runs/a --teacher runs/wide
   torchrun --nproc-per-node 2 -m training fit cifar10-quaternion --data data --out runs/mine"""
 MAX_EPOCHS = 100_000
 
@@ -39,6 +41,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         dest="start",
         help="begin with the weights of this finished run, not with random ones; where it was trained for "
         "another task or other classes, with all but those of its head",
+    )
+    parser.add_argument(
+        "--teacher",
+        type=Path,
+        metavar="RUN",
+        help="learn from the answers of this finished run beside the labels, where the recipe distils "
+        "(*-taught); asked once, before the first epoch",
     )
     parser.add_argument(
         "--epochs",
@@ -84,6 +93,7 @@ def run(options: argparse.Namespace) -> None:
             resume=options.resume,
             ranks=ranks,
             start=options.start,
+            teacher=options.teacher,
         )
 
 

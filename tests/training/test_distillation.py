@@ -1,0 +1,196 @@
+"""What a run learns from a teacher, and which teachers it may have."""
+
+import dataclasses
+import hashlib
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional as F
+
+from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
+from tests.training.tiny_data import write_run
+from training import run as runs
+from training.__main__ import main
+from training.batches import Batch, CifarData, read_data
+from training.checkpoint import read_tensors
+from training.distillation import TEMPERATURE, ask, divergences
+from training.errors import UserError
+from training.fit import fit
+from training.prediction import Images
+from training.ranks import Ranks
+from training.recipes import RECIPES, Recipe
+from training.schedule import OneCycle
+
+PLAIN = tiny_recipes()["tiny-cifar"]
+TAUGHT = dataclasses.replace(PLAIN, name="tiny-taught", distil=0.9, prune=0.5)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    folder = tmp_path_factory.mktemp("data")
+    write_tiny_data(folder)
+    with pytest.MonkeyPatch.context() as patch:
+        install_tiny_recipes(patch.setitem)
+        patch.setitem(RECIPES, TAUGHT.name, lambda: TAUGHT)
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Another algebra of another width."""
+    run = tmp_path_factory.mktemp("runs") / "teacher"
+    wide = dataclasses.replace(PLAIN.network, algebra="real", width=12)
+    train(data, run, recipe=dataclasses.replace(PLAIN, name="tiny-wide", network=wide, epochs=2))
+    return run
+
+
+def train(data: Path, run: Path, *, recipe: Recipe = TAUGHT, resume: bool = False, **sources: Path) -> None:
+    device = torch.device("cpu")
+    fit(recipe, data, run, seed=0, device=device, compiled=False, resume=resume, ranks=Ranks(), **sources)
+
+
+def brightness(images: Images) -> Any:
+    """A teacher of two classes that looks at the left half of a picture only."""
+    dark = 1 - images[:, :, :16].mean((1, 2, 3)) / 255
+    return np.stack([dark, 1 - dark], 1).astype(np.float32)
+
+
+def test_a_teacher_is_asked_about_both_views() -> None:
+    images = torch.zeros(600, 3, 32, 32, dtype=torch.uint8)
+    images[1, :, :, 16:] = 255
+    images[599] = 255
+    answers = ask(brightness, images, progress=False)
+    assert answers.shape == (600, 2)
+    torch.testing.assert_close(answers.exp()[[0, 1, 599]], torch.tensor([[1, 0], [0.5, 0.5], [0, 1.0]]))
+    assert answers.isfinite().all()
+
+
+def test_the_divergence_is_that_of_softened_answers() -> None:
+    ours, theirs = torch.tensor([[4.0, 0.0]]), torch.tensor([[0.0, 8.0]])
+    p, q = (math.exp(x) / (1 + math.exp(x)) for x in (8 / TEMPERATURE, -4 / TEMPERATURE))
+    expected = p * math.log(p / q) + (1 - p) * math.log((1 - p) / (1 - q))
+    torch.testing.assert_close(divergences(ours, theirs), torch.tensor([TEMPERATURE**2 * expected]))
+    assert divergences(theirs + 3, theirs).item() == pytest.approx(0, abs=1e-6)
+
+
+def test_its_gradient_is_as_large_as_that_of_labels() -> None:
+    """Near a uniform answer, of what is not a constant: about logits' differences over the classes."""
+    generator = torch.Generator().manual_seed(0)
+    theirs = torch.randn(64, 10, generator=generator, dtype=torch.double) / 10
+    ours = torch.zeros(64, 10, dtype=torch.double, requires_grad=True)
+    (soft,) = torch.autograd.grad(divergences(ours, theirs).sum(), ours)
+    (hard,) = torch.autograd.grad(F.cross_entropy(ours, theirs.softmax(1), reduction="sum"), ours)
+    torch.testing.assert_close(soft, hard, rtol=0.1, atol=1e-3)
+
+
+def test_the_loss_mixes_labels_and_answers_and_what_is_remembered_is_the_mixture(data: Path) -> None:
+    source = CifarData(TAUGHT, data)
+    generator = torch.Generator().manual_seed(0)
+    logits, answers = torch.randn(2, 3, 10, generator=generator)
+    labels, index = torch.tensor([1, 2, 3]), torch.tensor([7, 30, 5])
+    batch = Batch(torch.empty(0), labels, index, torch.tensor([2.0, 1.0, 2.0]), answers)
+    each = 0.1 * F.cross_entropy(logits, labels, reduction="none") + 0.9 * divergences(logits, answers)
+    torch.testing.assert_close(source.loss(logits, batch), (2 * each[0] + each[1] + 2 * each[2]) / 5)
+    assert source.pruning is not None
+    torch.testing.assert_close(source.pruning.losses[index], each)
+
+
+def test_every_image_comes_with_the_answer_to_it(data: Path) -> None:
+    def counting(images: Images) -> Any:
+        """No two images have the same answer, but an image and its mirror image have."""
+        level = images.mean((1, 2, 3))[:, None] / 255
+        return np.concatenate([level, (1 - level) / 9 * np.ones((1, 9))], 1).astype(np.float32)
+
+    source = read_data(TAUGHT, data, counting)
+    assert isinstance(source, CifarData)
+    own = torch.from_numpy(counting(source.train.images.permute(0, 2, 3, 1).numpy())).log()
+    for batch in source.epoch(0, 0).batches:
+        assert batch.which is not None
+        torch.testing.assert_close(batch.answers, own[batch.which])
+
+
+def test_a_student_comes_to_answer_as_its_teacher_does(data: Path, teacher: Path, tmp_path: Path) -> None:
+    """With no weight on the labels at all, and without being shown them: it knows what it was taught."""
+    steady = dataclasses.replace(TAUGHT, distil=1.0, prune=0.0, epochs=12, schedule=OneCycle(peak=0.2))
+    train(data, tmp_path / "run", recipe=steady, teacher=teacher)
+    losses = [row["loss"] for row in runs.read_metrics(tmp_path / "run")]
+    assert losses[-1] < losses[0] / 2
+
+
+def test_a_taught_run_remembers_its_teacher_and_resumes_without_it(
+    data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the first epoch there is no state yet, and the teacher is needed again."""
+    train(data, tmp_path / "whole", teacher=teacher)
+    config = runs.read_config(tmp_path / "whole")
+    digest = hashlib.sha256((teacher / runs.CHECKPOINT).read_bytes()).hexdigest()
+    assert config.teacher == runs.FinishedRun(runs.read_config(teacher), digest)
+    for stop in (2, 7):
+        run, gone = tmp_path / f"stopped-{stop}", tmp_path / f"teacher-{stop}"
+        shutil.copytree(teacher, gone)
+        with monkeypatch.context() as patch:
+            interrupt_at(stop, patch.setattr)
+            with pytest.raises(KeyboardInterrupt):
+                train(data, run, teacher=gone)
+        shutil.rmtree(gone)
+        if stop == 2:
+            with pytest.raises(UserError, match="learns from a teacher: --teacher RUN names a finished run"):
+                train(data, run, resume=True)
+            train(data, run, resume=True, teacher=teacher)
+        else:
+            train(data, run, resume=True)
+        assert runs.read_config(run).teacher == config.teacher
+        for name in (runs.STATE, runs.CHECKPOINT):
+            ours, theirs = (read_tensors(where / name)[0] for where in (run, tmp_path / "whole"))
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def test_another_teacher_is_another_run(data: Path, teacher: Path, tmp_path: Path) -> None:
+    train(data, tmp_path / "run", teacher=teacher)
+    train(data, tmp_path / "other", recipe=PLAIN)
+    with pytest.raises(UserError, match=r"another configuration .*teacher:"):
+        train(data, tmp_path / "run", teacher=tmp_path / "other", resume=True)
+
+
+def test_a_teacher_that_cannot_be_is_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="tiny-taught learns from a teacher"):
+        train(data, tmp_path / "run")
+    with pytest.raises(UserError, match="tiny-cifar learns from no teacher: leave out --teacher"):
+        train(data, tmp_path / "run", recipe=PLAIN, teacher=teacher)
+    write_run(tmp_path / "road", tiny_recipes()["tiny-road"])
+    with pytest.raises(UserError, match="tiny-road cannot teach tiny-taught: it was trained on kitti-road"):
+        train(data, tmp_path / "run", teacher=tmp_path / "road")
+    (tmp_path / "unfinished").mkdir()
+    shutil.copy(teacher / runs.CONFIG, tmp_path / "unfinished")
+    with pytest.raises(UserError, match="is missing: --teacher takes a finished run"):
+        train(data, tmp_path / "run", teacher=tmp_path / "unfinished")
+    assert not (tmp_path / "run" / runs.CONFIG).exists()
+
+
+def test_a_teacher_that_saw_what_is_held_out_is_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
+    """It would tell. Nor may it have begun with, or learned from, one that saw it."""
+    write_run(tmp_path / "saw", dataclasses.replace(PLAIN, holdout=0))
+    saw = runs.FinishedRun(runs.read_config(tmp_path / "saw"), "")
+    for way in ("start", "teacher"):
+        shutil.copytree(teacher, tmp_path / way)
+        told = dataclasses.replace(runs.read_config(teacher), **{way: saw})  # type: ignore[arg-type]
+        runs.write_config(tmp_path / way, told)
+    for name in ("saw", "start", "teacher"):
+        with pytest.raises(UserError, match="was trained on images that tiny-taught holds out"):
+            train(data, tmp_path / "run", teacher=tmp_path / name)
+
+
+def test_the_command_takes_a_teacher(
+    data: Path, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--data", str(data), "--out", str(tmp_path / "run"), "--compile", "off", "--device", "cpu"]
+    assert main(["fit", TAUGHT.name, *where, "--teacher", str(teacher)]) == 0
+    assert "epoch 3/3" in capsys.readouterr().err
+    assert runs.read_config(tmp_path / "run").teacher is not None
