@@ -62,7 +62,9 @@ def fit(
     goes_on = resume and begun
     if not goes_on:
         _check_history(config)
-    asked = None if teacher is None or goes_on else predictor(runs.load_network(teacher)[0], device)
+    asked = None
+    if teacher is not None and not goes_on:
+        asked = predictor(runs.load_network(teacher)[0], device, compiled=compiled)
     source = read_data(recipe, data, asked, progress=ranks.first and sys.stderr.isatty())
     trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks)
     rows = _restore(trainer, run) if goes_on else []

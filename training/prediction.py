@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
+from . import compilation
 from .augment import normalise
 from .network import Network
 
@@ -18,9 +20,11 @@ Predictor = Callable[[Images], NDArray[Any]]
 """Images -> float32 (B, classes) probabilities, or uint8 (B, H, W) road maps, round(255 p)."""
 
 
-def predictor(network: Network, device: torch.device) -> Predictor:
+def predictor(network: Network, device: torch.device, *, compiled: bool = False) -> Predictor:
     """The network in evaluation mode on `device`, with normalisation and the last step built in."""
-    model = network.eval().to(device)
+    model: nn.Module = network.eval().to(device)
+    if compiled:
+        model = compilation.compiled(model)
     maps = network.config.task == "segmentation"
 
     @torch.inference_mode()
