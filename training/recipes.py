@@ -169,7 +169,7 @@ def _cifar_taught() -> Recipe:
         third,
         name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "taught"),
         summary=f"a fourth cycle for what {third.name} has trained (--from), with a --teacher",
-        epochs=90,
+        epochs=80,
         augmentation=dataclasses.replace(third.augmentation, erase=0.25),
         distil=0.9,
     )
