@@ -159,10 +159,10 @@ def _start(config: RunConfig) -> str:
 def _teacher(config: RunConfig) -> str:
     if not config.teacher:
         return ""
-    share = f"{config.recipe.distil:.0%}".replace("%", " %")
+    share = f"{100 * config.recipe.distil:g} %"
     network = config.teacher.config.recipe.network
     return (
-        f"\nBeside the labels it learned, for {share} of the loss, from what another run's network, "
+        f"\nFor {share} of its loss it learned not from labels but from what another run's network, "
         f"{network.algebra}\nof width {network.width}, answers about the training images\n"
         f"({taught_by(config)})."
     )

@@ -141,14 +141,14 @@ def taught_by(config: RunConfig) -> str:
         return ""
     teacher = config.teacher.config
     before = begun_with(teacher)
-    return _weights_of(teacher) + (f", begun with {before}" if before else "")
+    return _weights_of(teacher) + (f" (begun with {before})" if before else "")
 
 
 def _weights_of(run: RunConfig) -> str:
     if run.imported:
         return "imported from {file} (sha256 {sha256})".format(**run.imported)
     commits = ", then ".join([f"commit {run.commit}", *run.later])
-    taught = f", taught by {taught_by(run)}" if run.teacher else ""
+    taught = f" (taught by {taught_by(run)})" if run.teacher else ""
     return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, {commits}{taught}"
 
 

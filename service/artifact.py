@@ -97,7 +97,8 @@ class Training(_Strict):
     seed: int
     commit: str
     start: str | None = None  # whose weights it began with, where not with random ones
-    teacher: str | None = None  # whose answers it learned from, where not from labels alone
+    teacher: str | None = Field(default=None, exclude_if=lambda teacher: teacher is None)
+    """Whose answers it learned from, where not from labels alone; older services know no such field."""
     dataset: str
     data_licence: str
     weights_licence: str

@@ -45,16 +45,8 @@ class Data(Protocol):
     def state(self) -> dict[str, Tensor]: ...
 
 
-def read_data(
-    recipe: Recipe, directory: Path, teacher: Predictor | None = None, *, progress: bool = False
-) -> Data:
-    """The training data, with a teacher's answers about it unless they are in a state to be restored."""
-    if recipe.dataset == "kitti-road":
-        return RoadData(recipe, directory)
-    data = CifarData(recipe, directory)
-    if data.answers is not None and teacher is not None:
-        data.answers.copy_(distillation.ask(teacher, data.train.images, progress=progress))
-    return data
+def read_data(recipe: Recipe, directory: Path) -> Data:
+    return RoadData(recipe, directory) if recipe.dataset == "kitti-road" else CifarData(recipe, directory)
 
 
 class CifarData:
@@ -67,6 +59,10 @@ class CifarData:
         self.pruning = Pruning(len(self.train), recipe.prune) if recipe.prune else None
         shape = (len(self.train), recipe.network.classes)
         self.answers = torch.full(shape, torch.nan) if recipe.distil else None  # nan: not asked yet
+
+    def ask(self, teacher: Predictor, *, progress: bool) -> None:
+        """Keep what the teacher answers about the training images."""
+        self.answers = distillation.ask(teacher, self.train.images, progress=progress)
 
     def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from .errors import UserError
 from .label_evaluation import both_views
 from .prediction import Predictor
 
@@ -21,7 +22,10 @@ def ask(teacher: Predictor, images: Tensor, *, progress: bool) -> Tensor:
     plain, mirrored = both_views(
         teacher, np.ascontiguousarray(images.permute(0, 2, 3, 1)), title="teacher", progress=progress
     )
-    return torch.from_numpy((plain + mirrored) / 2).clamp_min(LEAST).log()
+    answers = torch.from_numpy((plain + mirrored) / 2)
+    if not answers.isfinite().all():
+        raise UserError("the teacher's answers are not finite numbers: its run is damaged, train it again")
+    return answers.clamp_min(LEAST).log()
 
 
 def divergences(logits: Tensor, answers: Tensor) -> Tensor:

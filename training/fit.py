@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from . import run as runs
-from .batches import read_data
+from .batches import CifarData, Data, read_data
 from .checkpoint import read_tensors, write_tensors
 from .curves import draw_curves
 from .errors import UserError
@@ -43,12 +43,11 @@ def fit(
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
     config = runs.new_config(recipe, seed, start, teacher)
-    if resume and (run / runs.STATE).exists():  # start and answers are in the state already
-        before = runs.read_config(run)
+    if resume and any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
+        before = runs.read_config(run)  # what it began with and was taught is in its files already
         config = dataclasses.replace(
             config, start=config.start or before.start, teacher=config.teacher or before.teacher
         )
-    _check_teacher(config)
     ranks.first_does(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
@@ -59,17 +58,17 @@ def fit(
         if ranks.first:
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
+    _check_teacher(config)
     goes_on = resume and begun
     if not goes_on:
         _check_history(config)
-    asked = None
-    if teacher is not None and not goes_on:
-        asked = predictor(runs.load_network(teacher)[0], device, compiled=compiled)
-    source = read_data(recipe, data, asked, progress=ranks.first and sys.stderr.isatty())
+    source = read_data(recipe, data)
     trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks)
     rows = _restore(trainer, run) if goes_on else []
     if start is not None and not goes_on:
         _begin_with(trainer, start)
+    if teacher is not None and not goes_on:
+        ranks.first_does(lambda: _ask(teacher, source, device, compiled=compiled))
     ranks.first_does(lambda: _record(run, config))
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
@@ -88,7 +87,7 @@ def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
     elif changed := runs.differences(config, runs.read_config(run)):
         raise UserError(
             f"{run} was started with another configuration ({'; '.join(changed)}): "
-            "repeat its recipe, --epochs, --seed and --from, or name another --out"
+            "repeat its recipe, --epochs, --seed, --from and --teacher, or name another --out"
         )
 
 
@@ -135,11 +134,11 @@ def _check_teacher(config: runs.RunConfig) -> None:
         raise UserError(f"{recipe.name} learns from no teacher: leave out --teacher, or take another recipe")
     theirs = config.teacher.config.recipe
     if (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
-        raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained on {theirs.dataset}")
+        raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained for other classes")
 
 
 def _check_history(config: runs.RunConfig) -> None:
-    """Whether what the earlier runs did to the weights spoils this one."""
+    """Whether what the earlier runs saw, or did to the weights, spoils this one."""
     recipe = config.recipe
     for earlier in (source.recipe for source in config.sources):
         if earlier.dataset == recipe.dataset and earlier.holdout < recipe.holdout:
@@ -168,6 +167,13 @@ def _begin_with(trainer: Trainer, start: Path) -> None:
     if theirs.head != ours.head:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
     trainer.begin_with(weights)
+
+
+def _ask(teacher: Path, data: Data, device: torch.device, *, compiled: bool) -> None:
+    """Add its answers to the data of the first rank; the others take them over with each epoch."""
+    assert isinstance(data, CifarData)  # no road recipe distils
+    network, _ = runs.load_network(teacher)
+    data.ask(predictor(network, device, compiled=compiled), progress=sys.stderr.isatty())
 
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:

@@ -85,6 +85,11 @@ class _Whiten(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
+        with torch.autocast(grad.device.type, enabled=False):  # compiled, the caller's would hold
+            return _Whiten._gradients(ctx, grad)
+
+    @staticmethod
+    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
         centred, gamma, W = ctx.saved_tensors
         dy = values_of(grad, centred.shape[3])
         dM, dbeta = products(dy, centred), total(dy)

@@ -2,7 +2,8 @@
 
 `paper-*` recipes follow the paper's text. What it leaves out comes from its authors' published code: 200
 epochs, batch 32 (CIFAR) or 8 (KITTI), L2 1e-4 on kernels (a decay of 2e-4, since the penalty's gradient is
-2 x 1e-4 w), shifts of up to 1/8 and flips. The others are ours: the same networks in a fraction of the time.
+2 x 1e-4 w), shifts of up to 1/8 and flips. The others are ours: the same networks in a fraction of the time,
+and a wider one to teach them.
 """
 
 import dataclasses
@@ -76,7 +77,7 @@ class Recipe:
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
     repeats: int = 1  # how often an epoch visits each training image
     distil: float = 0.0  # classification: how much a teacher's answers weigh, and 1 less that the labels
-    precision: Literal["fp32", "bf16"] = "fp32"  # of convolutions while training; norms and weights are fp32
+    precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
     prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
     height: int = 32
     width: int = 32
@@ -168,7 +169,7 @@ def _cifar_taught() -> Recipe:
     return dataclasses.replace(
         third,
         name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "taught"),
-        summary=f"a fourth cycle for what {third.name} has trained (--from), with a --teacher",
+        summary=f"a fourth cycle for what {third.name} has trained (--from); --teacher: {_cifar_wide().name}",
         epochs=80,
         augmentation=dataclasses.replace(third.augmentation, erase=0.25),
         distil=0.9,

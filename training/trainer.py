@@ -54,7 +54,7 @@ class Trainer:
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
         """Train on one pass of the data; images, mean loss and score (error, or 1 - IoU), last rate."""
         self.network.train()
-        self.ranks.take_over(self.data.state().values())  # rounding must not draw them other batches
+        self.ranks.take_over(self.data.state().values())  # losses rounded otherwise would draw other batches
         steps, batches = self.data.epoch(epoch, self.seed)
         images, score = steps * self.recipe.batch_size, torch.zeros(2, dtype=torch.double, device=self.device)
         losses: list[Tensor] = []

@@ -5,6 +5,7 @@ import dataclasses
 import io
 import shutil
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -240,26 +241,33 @@ def test_card_and_description_say_who_taught_a_run(tmp_path: Path, monkeypatch: 
     place = classifier_place(tmp_path, monkeypatch)
     config = read_config(place.run)
     road = FinishedRun(RunConfig(road_recipe(name="road", epochs=7), 3, "abc", {}), "5678")
-    wide = FinishedRun(
-        RunConfig(dataclasses.replace(config.recipe, name="wide"), 4, "def", {}, start=road), ""
-    )
+    network = dataclasses.replace(config.recipe.network, algebra="real", width=20)
+    named = dataclasses.replace(config.recipe, name="wide", network=network)
+    wide = FinishedRun(RunConfig(named, 4, "def", {}, start=road), "90ab")
     recipe = dataclasses.replace(config.recipe, distil=0.9)
     write_config(place.run, dataclasses.replace(config, recipe=recipe, teacher=wide))
     tensors, meaning = read_tensors(place.run / CHECKPOINT)
     write_tensors(place.run / CHECKPOINT, tensors, meaning | {"recipe": as_json(recipe)})
     training = build(place.run, place.data, place.out, [Precision.FP32]).training
     assert training.start is None
-    assert training.teacher is not None
-    assert training.teacher.startswith("recipe wide, ")
-    assert training.teacher.endswith(
-        "seed 4, commit def, begun with recipe road, 7 epochs, seed 3, commit abc"
+    assert training.teacher == (
+        f"recipe wide, {recipe.epochs} epochs, seed 4, commit def "
+        "(begun with recipe road, 7 epochs, seed 3, commit abc)"
     )
+    assert read_description(place.out).training == training
     assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = " ".join((place.out / "README.md").read_text().split())
-    assert "for 90 % of the loss, from what another run's network, quaternion of width " in card
-    assert f"answers about the training images ({training.teacher})." in card
+    assert "For 90 % of its loss it learned not from labels but from what another run's network, real" in card
+    assert f"of width 20, answers about the training images ({training.teacher})." in card
     later = RunConfig(recipe, 0, "fed", {}, start=FinishedRun(read_config(place.run), ""))
-    assert begun_with(later).endswith(f", taught by {training.teacher}")
+    assert begun_with(later).endswith(f" (taught by {training.teacher})")
+
+
+def test_what_no_teacher_taught_is_described_as_before_there_were_any(tmp_path: Path) -> None:
+    """Services of that time refuse what they do not know."""
+    place = road_place(tmp_path)
+    build(place.run, place.data, place.out, [Precision.FP32])
+    assert "teacher" not in (place.out / "model.json").read_text()
 
 
 def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:
@@ -292,15 +300,16 @@ def spoil(place: Place, name: str, value: float, where: tuple[int, ...]) -> None
     write_tensors(place.run / CHECKPOINT, tensors, meaning)
 
 
-def begin_with_another(place: Place) -> None:
+def owe_another(way: str, place: Place) -> None:
     (place.run / CHECKPOINT).unlink()
     config = read_config(place.run)
-    write_config(place.run, dataclasses.replace(config, start=FinishedRun(config, "5678")))
+    write_config(place.run, dataclasses.replace(config, **{way: FinishedRun(config, "5678")}))  # type: ignore[arg-type]
 
 
 BAD: dict[str, tuple[Callable[[Place], object], str]] = {
     "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "--seed 0 --resume` goes on"),
-    "unfinished, from another": (begin_with_another, "--seed 0 --from RUN --resume` goes on"),
+    "unfinished, from another": (partial(owe_another, "start"), "--seed 0 --from RUN --resume` goes on"),
+    "unfinished, taught": (partial(owe_another, "teacher"), "--seed 0 --teacher RUN --resume` goes on"),
     "no run": (lambda place: shutil.rmtree(place.run), "run directory"),
     "nan": (lambda place: spoil(place, "stem.weight", float("nan"), (0, 0, 0, 0)), "stem.weight holds"),
     "infinite": (lambda place: spoil(place, "head.0.bias", float("inf"), (0,)), "head.0.bias holds"),

@@ -17,18 +17,20 @@ from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny
 from tests.training.tiny_data import write_run
 from training import run as runs
 from training.__main__ import main
-from training.batches import Batch, CifarData, read_data
-from training.checkpoint import read_tensors
+from training.batches import Batch, CifarData
+from training.checkpoint import read_tensors, write_tensors
+from training.cifar import LabelledImages
 from training.distillation import TEMPERATURE, ask, divergences
 from training.errors import UserError
 from training.fit import fit
-from training.prediction import Images
+from training.prediction import Images, predictor
 from training.ranks import Ranks
-from training.recipes import RECIPES, Recipe
+from training.recipes import Recipe
 from training.schedule import OneCycle
+from training.trainer import Trainer
 
 PLAIN = tiny_recipes()["tiny-cifar"]
-TAUGHT = dataclasses.replace(PLAIN, name="tiny-taught", distil=0.9, prune=0.5)
+TAUGHT = dataclasses.replace(tiny_recipes()["tiny-taught"], prune=0.5)
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +39,6 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     write_tiny_data(folder)
     with pytest.MonkeyPatch.context() as patch:
         install_tiny_recipes(patch.setitem)
-        patch.setitem(RECIPES, TAUGHT.name, lambda: TAUGHT)
         yield folder
 
 
@@ -80,7 +81,7 @@ def test_the_divergence_is_that_of_softened_answers() -> None:
 
 
 def test_its_gradient_is_as_large_as_that_of_labels() -> None:
-    """Near a uniform answer, of what is not a constant: about logits' differences over the classes."""
+    """Near uniform answers both are the difference of the logits, divided by the number of classes."""
     generator = torch.Generator().manual_seed(0)
     theirs = torch.randn(64, 10, generator=generator, dtype=torch.double) / 10
     ours = torch.zeros(64, 10, dtype=torch.double, requires_grad=True)
@@ -107,20 +108,43 @@ def test_every_image_comes_with_the_answer_to_it(data: Path) -> None:
         level = images.mean((1, 2, 3))[:, None] / 255
         return np.concatenate([level, (1 - level) / 9 * np.ones((1, 9))], 1).astype(np.float32)
 
-    source = read_data(TAUGHT, data, counting)
-    assert isinstance(source, CifarData)
+    source = CifarData(TAUGHT, data)
+    source.ask(counting, progress=False)
     own = torch.from_numpy(counting(source.train.images.permute(0, 2, 3, 1).numpy())).log()
     for batch in source.epoch(0, 0).batches:
         assert batch.which is not None
         torch.testing.assert_close(batch.answers, own[batch.which])
 
 
-def test_a_student_comes_to_answer_as_its_teacher_does(data: Path, teacher: Path, tmp_path: Path) -> None:
-    """With no weight on the labels at all, and without being shown them: it knows what it was taught."""
-    steady = dataclasses.replace(TAUGHT, distil=1.0, prune=0.0, epochs=12, schedule=OneCycle(peak=0.2))
-    train(data, tmp_path / "run", recipe=steady, teacher=teacher)
-    losses = [row["loss"] for row in runs.read_metrics(tmp_path / "run")]
-    assert losses[-1] < losses[0] / 2
+def test_a_student_comes_to_answer_as_its_teacher_does(data: Path) -> None:
+    """About each image, where the labels, all of one class, say nothing and weigh nothing."""
+
+    def by_brightness(images: Images) -> Any:
+        probabilities = np.full((len(images), 10), 0.01, np.float32)
+        probabilities[np.arange(len(images)), (images.mean((1, 2, 3)) > 127).astype(int)] = 0.91
+        return probabilities
+
+    recipe = dataclasses.replace(TAUGHT, distil=1.0, prune=0.0, epochs=10, schedule=OneCycle(peak=0.1))
+    source = CifarData(recipe, data)
+    levels = torch.linspace(0, 255, len(source.train)).to(torch.uint8).reshape(-1, 1, 1, 1)
+    source.train = LabelledImages(levels.repeat(1, 3, 32, 32), torch.full((len(levels),), 5))
+    source.ask(by_brightness, progress=False)
+    trainer = Trainer(recipe, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks())
+    for epoch in range(recipe.epochs):
+        trainer.train_epoch(epoch, lambda *_: None)
+    assert source.answers is not None
+    answers = ask(predictor(trainer.evaluated, torch.device("cpu")), source.train.images, progress=False)
+    agree = (answers.argmax(1) == source.answers.argmax(1)).float().mean().item()
+    assert agree > 0.8
+
+
+def test_answers_that_are_no_numbers_are_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
+    shutil.copytree(teacher, tmp_path / "damaged")
+    tensors, meaning = read_tensors(teacher / runs.CHECKPOINT)
+    tensors["head.2.bias"][3] = torch.inf
+    write_tensors(tmp_path / "damaged" / runs.CHECKPOINT, tensors, meaning)
+    with pytest.raises(UserError, match="the teacher's answers are not finite"):
+        train(data, tmp_path / "run", teacher=tmp_path / "damaged")
 
 
 def test_a_taught_run_remembers_its_teacher_and_resumes_without_it(
@@ -140,7 +164,7 @@ def test_a_taught_run_remembers_its_teacher_and_resumes_without_it(
                 train(data, run, teacher=gone)
         shutil.rmtree(gone)
         if stop == 2:
-            with pytest.raises(UserError, match="learns from a teacher: --teacher RUN names a finished run"):
+            with pytest.raises(UserError, match=r"another configuration .*teacher: .* and --teacher, or"):
                 train(data, run, resume=True)
             train(data, run, resume=True, teacher=teacher)
         else:
@@ -159,14 +183,27 @@ def test_another_teacher_is_another_run(data: Path, teacher: Path, tmp_path: Pat
         train(data, tmp_path / "run", teacher=tmp_path / "other", resume=True)
 
 
+def test_a_finished_run_needs_neither_teacher_nor_state(
+    data: Path, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train(data, tmp_path / "run", teacher=teacher)
+    (tmp_path / "run" / runs.STATE).unlink()
+    train(data, tmp_path / "run", resume=True)
+    assert "is finished: its 3 epochs are done" in capsys.readouterr().err
+
+
 def test_a_teacher_that_cannot_be_is_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="tiny-taught learns from a teacher"):
         train(data, tmp_path / "run")
     with pytest.raises(UserError, match="tiny-cifar learns from no teacher: leave out --teacher"):
         train(data, tmp_path / "run", recipe=PLAIN, teacher=teacher)
-    write_run(tmp_path / "road", tiny_recipes()["tiny-road"])
-    with pytest.raises(UserError, match="tiny-road cannot teach tiny-taught: it was trained on kitti-road"):
-        train(data, tmp_path / "run", teacher=tmp_path / "road")
+    few = dataclasses.replace(PLAIN, network=dataclasses.replace(PLAIN.network, classes=2))
+    others = {"road": tiny_recipes()["tiny-road"], "few": few}
+    others["cifar100"] = dataclasses.replace(PLAIN, dataset="cifar100", network=PLAIN.network)
+    for name, other in others.items():
+        write_run(tmp_path / name, other)
+        with pytest.raises(UserError, match="cannot teach tiny-taught: it was trained for other classes"):
+            train(data, tmp_path / "run", teacher=tmp_path / name)
     (tmp_path / "unfinished").mkdir()
     shutil.copy(teacher / runs.CONFIG, tmp_path / "unfinished")
     with pytest.raises(UserError, match="is missing: --teacher takes a finished run"):
@@ -185,6 +222,8 @@ def test_a_teacher_that_saw_what_is_held_out_is_refused(data: Path, teacher: Pat
     for name in ("saw", "start", "teacher"):
         with pytest.raises(UserError, match="was trained on images that tiny-taught holds out"):
             train(data, tmp_path / "run", teacher=tmp_path / name)
+    with pytest.raises(UserError, match="was trained on images that tiny-cifar holds out"):
+        train(data, tmp_path / "run", recipe=PLAIN, start=tmp_path / "teacher")
 
 
 def test_the_command_takes_a_teacher(

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -161,10 +162,11 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
-def one_process(data: Path, run: Path, recipe: str) -> None:
+def one_process(data: Path, run: Path, recipe: str, teacher: Path | None = None) -> None:
     device = torch.device("cpu")
     chosen = tiny_recipes()[recipe]
-    fit(chosen, data, run, seed=0, device=device, compiled=False, resume=False, ranks=Ranks())
+    how: dict[str, Any] = {"device": device, "compiled": False, "resume": False, "ranks": Ranks()}
+    fit(chosen, data, run, seed=0, teacher=teacher, **how)
 
 
 def rows_without_speed(run: Path) -> list[dict[str, float]]:
@@ -197,6 +199,16 @@ def test_torchrun_trains_what_one_process_trains(data: Path, two_processes: Path
 def test_torchrun_trains_a_road_network_alike(data: Path, tmp_path: Path) -> None:
     torchrun(data, tmp_path / "two", "tiny-road")
     one_process(data, tmp_path / "one", "tiny-road")
+    assert_equal_to_rounding(tmp_path / "two", tmp_path / "one")
+
+
+@patient
+def test_torchrun_teaches_what_one_process_teaches(data: Path, two_processes: Path, tmp_path: Path) -> None:
+    """The first rank alone asks the teacher."""
+    flags = ("--compile", "off", "--teacher", str(two_processes))
+    done = start(data, tmp_path / "two", "tiny-taught", flags=flags)
+    assert done.returncode == 0, done.stderr
+    one_process(data, tmp_path / "one", "tiny-taught", teacher=two_processes)
     assert_equal_to_rounding(tmp_path / "two", tmp_path / "one")
 
 

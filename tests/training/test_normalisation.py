@@ -316,6 +316,25 @@ def test_statistics_stay_in_fp32_under_autocast(algebra: Algebra) -> None:
     assert_close(layer.running_covariance, wanted)
 
 
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")  # by torch itself
+@every_algebra
+def test_gradients_stay_in_fp32_where_autocast_and_layer_are_compiled(algebra: Algebra) -> None:
+    """The compiler gives the backward pass the autocast of the forward pass's caller."""
+    x = correlated_batch(algebra.dimension, 3).float()
+    found = []
+    for compiled in (False, True):
+        layer = norm(algebra, seed=1).float()
+        model = torch.compile(layer, backend="aot_eager", dynamic=False) if compiled else layer
+        inputs = x.clone().requires_grad_()
+        with torch.autocast("cpu", torch.bfloat16):
+            y = model(inputs)
+        y.backward(randn(*x.shape, seed=2, dtype=torch.float32))
+        assert layer.gamma is not None
+        found.append((inputs.grad, layer.gamma.grad, layer.beta.grad))
+    for eager, traced in zip(*found, strict=True):
+        torch.testing.assert_close(traced, eager, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize("training", [True, False])
 @every_algebra
 def test_channels_last_in_is_channels_last_out(algebra: Algebra, training: bool) -> None:

@@ -104,6 +104,20 @@ def test_an_impossible_network_is_refused(fields: dict[str, object], message: st
         NetworkConfig(**fields)  # type: ignore[arg-type]
 
 
+def test_a_road_recipe_has_no_teacher() -> None:
+    with pytest.raises(ValueError, match=r"distil .* goes with CIFAR"):
+        dataclasses.replace(find_recipe("kitti-road-quaternion"), distil=0.5)
+
+
+def test_a_recipe_of_an_older_run_is_read() -> None:
+    """What it does not name is what it was before there was a choice."""
+    recipe = find_recipe("cifar10-quaternion")
+    data = json.loads(json.dumps(as_json(recipe)))
+    for name in ("distil", "precision", "prune"):
+        del data[name]
+    assert from_json(data) == recipe
+
+
 def test_an_unknown_recipe_is_named() -> None:
     with pytest.raises(UserError, match="'cifar10-quaternio' is unknown"):
         find_recipe("cifar10-quaternio")

@@ -11,11 +11,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from tests.training.oracles import randn
+from training import normalisation
 from training.algebra import ALGEBRAS
 from training.batches import Batch, Epoch
 from training.errors import UserError
 from training.muon import Muon, hypercomplex_convolutions
 from training.network import Network, NetworkConfig
+from training.normalisation import whitening_matrix
 from training.ranks import Ranks
 from training.recipes import Recipe
 from training.schedule import OneCycle, Steps
@@ -101,24 +103,43 @@ def test_an_epoch_is_plain_nesterov() -> None:
         torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6, msg=name)
 
 
-@pytest.mark.parametrize("algebra", ["real", "quaternion"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_convolutions_alone_are_rounded_to_the_recipes_precision(precision: str, algebra: str) -> None:
-    """What they are computed from, normalisation and the loss stay in fp32, and so do the weights."""
+class Watched(Noise):
+    """It keeps the types of the logits that the loss is made of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+
+    def loss(self, logits: Tensor, batch: Batch) -> Tensor:
+        self.types.add(logits.dtype)
+        return super().loss(logits, batch)
+
+
+@pytest.mark.parametrize("algebra", ["real", "quaternion", "octonion"])
+def test_layers_are_rounded_to_the_recipes_precision_and_nothing_else(
+    algebra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Statistics, their gradients and the loss stay in fp32; the loss is that of fp32, to the rounding."""
     network = dataclasses.replace(RECIPE.network, algebra=algebra)
-    ours, exact = (
-        trainer(dataclasses.replace(RECIPE, network=network, precision=chosen))  # type: ignore[arg-type]
-        for chosen in (precision, "fp32")
-    )
-    seen: dict[str, torch.dtype] = {}
+    recipe = dataclasses.replace(RECIPE, network=network)
+    data, whitened, layers = Watched(), set(), {}
+
+    def watched(covariance: Tensor, eps: float) -> Tensor:
+        whitened.add(covariance.dtype)
+        return whitening_matrix(covariance, eps)
+
+    monkeypatch.setattr(normalisation, "whitening_matrix", watched)
+    ours = trainer(dataclasses.replace(recipe, precision="bf16"), data)
     for name, module in ours.network.named_modules():
-        module.register_forward_hook(lambda _, __, output, name=name: seen.update({name: output.dtype}))
+        module.register_forward_hook(lambda _, __, output, name=name: layers.update({name: output.dtype}))
     row = ours.train_epoch(0, ignore)
-    expected = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
-    assert {seen["stem"], seen["blocks.0.conv2"], seen["blocks.1.shortcut"]} == {expected}
-    assert all(tensor.dtype == torch.float32 for tensor in ours.state().values())
-    assert row["loss"] == pytest.approx(exact.train_epoch(0, ignore)["loss"], rel=0.02)
-    assert all(parameter.grad is not None for parameter in ours.network.parameters())
+    assert data.types == whitened == {torch.float32}
+    assert {layers[name] for name in ("stem", "norm", "blocks.0", "blocks.1.shortcut", "head")} == {
+        torch.bfloat16
+    }
+    exact = trainer(recipe).train_epoch(0, ignore)["loss"]
+    assert row["loss"] != exact
+    assert row["loss"] == pytest.approx(exact, rel=0.02)
 
 
 def test_kernels_alone_are_decayed() -> None:

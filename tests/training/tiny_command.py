@@ -35,7 +35,7 @@ TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "t
 
 
 def tiny_recipes() -> dict[str, Recipe]:
-    """A classifier that holds out 5 of 45 images (five steps of 8), and a road network (two steps of 4)."""
+    """A classifier that holds out 5 of 45 images (five steps of 8), a taught one, and a road network."""
     classifier = Recipe(
         name="tiny-cifar",
         summary="for tests",
@@ -52,6 +52,7 @@ def tiny_recipes() -> dict[str, Recipe]:
     )
     return {
         "tiny-cifar": classifier,
+        "tiny-taught": dataclasses.replace(classifier, name="tiny-taught", distil=0.9),
         "tiny-road": road_recipe(name="tiny-road", epochs=2, batch_size=4),
     }
 

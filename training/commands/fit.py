@@ -46,8 +46,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--teacher",
         type=Path,
         metavar="RUN",
-        help="learn from the answers of this finished run beside the labels, where the recipe distils "
-        "(*-taught); asked once, before the first epoch",
+        help="learn from the answers of this finished run of the same classes beside the labels; recipes "
+        "named *-taught need it. It is asked once: after the first epoch, --resume does without",
     )
     parser.add_argument(
         "--epochs",
