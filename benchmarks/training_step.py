@@ -27,6 +27,7 @@ from training.allocator import SETTINGS  # noqa: E402 - the repository is where 
 ALGEBRAS = ("real", "complex", "quaternion", "octonion")
 MODES = ("compiled", "uncompiled")
 WIDEST = "widest"  # compiled with the widest vectors there are: what training/compilation.py prevents
+BF16 = "bf16"  # compiled, as recipes of that precision train
 SIDE, CLASSES = 32, 10
 
 
@@ -61,7 +62,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--depth", type=int, default=2, help="2 is the shallow network, 10 the deep one")
     parser.add_argument("--width", type=int, default=32, help="real channels of the first stage")
-    parser.add_argument("--modes", nargs="+", choices=(*MODES, WIDEST), default=MODES)
+    parser.add_argument("--modes", nargs="+", choices=(*MODES, WIDEST, BF16), default=MODES)
     parser.add_argument("--algebras", nargs="+", choices=ALGEBRAS, default=ALGEBRAS, help="real among them")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--seed", type=int, default=0)
@@ -127,7 +128,7 @@ def work(algebra: str, mode: str, options: argparse.Namespace) -> None:
     model: torch.nn.Module = network
     if mode == WIDEST:
         model = torch.compile(network, dynamic=False)  # type: ignore[assignment]
-    elif mode == "compiled":
+    elif mode in ("compiled", BF16):
         model = compiled(network)
     images = torch.randn(options.batch, 3, SIDE, SIDE).contiguous(memory_format=torch.channels_last)
     labels = torch.randint(CLASSES, (options.batch,))
@@ -135,7 +136,9 @@ def work(algebra: str, mode: str, options: argparse.Namespace) -> None:
     def step() -> float:
         begun = time.perf_counter()
         optimiser.zero_grad(set_to_none=True)
-        F.cross_entropy(model(images), labels).backward()
+        with torch.autocast("cpu", torch.bfloat16, enabled=mode == BF16):
+            logits = model(images)
+        F.cross_entropy(logits.float(), labels).backward()
         torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimiser.step()
         return time.perf_counter() - begun
