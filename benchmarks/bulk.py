@@ -31,7 +31,7 @@ from benchmarks.speed.raw import model_file, raw_session  # noqa: E402
 from benchmarks.speed.undisturbed import undisturbed  # noqa: E402
 from service.artifact import INPUT_NAME, Precision  # noqa: E402
 from service.cpus import usable_cpus  # noqa: E402
-from service.registry import versions_on_disk  # noqa: E402
+from service.versions import versions_on_disk  # noqa: E402
 
 MODEL, BATCH, LEAST = "cifar10-quaternion", 32, 0.9
 TOGETHER, ABREAST = "onnxruntime, one run on all cores", "onnxruntime, one run on each core"

@@ -31,8 +31,8 @@ from benchmarks.speed.servers import Server, litserve, litserve_version, our_ser
 from benchmarks.speed.undisturbed import OTHERS_LIMIT, undisturbed  # noqa: E402
 from benchmarks.speed.wrk import FORM, as_form, wrk  # noqa: E402
 from service.artifact import Precision, read_description  # noqa: E402
-from service.registry import versions_on_disk  # noqa: E402
 from service.settings import Settings  # noqa: E402
+from service.versions import versions_on_disk  # noqa: E402
 
 BATCH, CONNECTIONS, SEGMENT_CONNECTIONS = 32, 32, 4
 PNG = "image/png"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from service import logs
 from service.address import AddressError, check_address
 from service.artifact import ArtifactError
-from service.registry import NothingToServeError
 from service.session import DeviceUnavailableError
 from service.settings import SettingsError, parse
+from service.versions import NothingToServeError
 
 EXIT_START, EXIT_SETTINGS = 1, 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT

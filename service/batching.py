@@ -19,13 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median_low
-from typing import Any, Protocol
+from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
+from service.padding import Images, padded
+from service.tickets import Outcome, Place, Rows, Ticket
 
-Images = NDArray[np.uint8]
-Rows = NDArray[Any]
 PACES = 5  # runs by which the next is judged
 STUCK_STEPS = 10  # of the time a run told to stop is given
 FAILURES = 8  # runs in a row: then it may not be the images
@@ -73,55 +71,6 @@ class Limits:
     buckets: tuple[int, ...] = ()  # sizes to pad to, ascending up to max_batch; empty pads nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """One row per image, and where the time went."""
-
-    rows: list[Rows]
-    queue_s: float
-    run_s: float
-
-
-class _Ticket:
-    """The images of one caller; done when each has its row, or when the first thing goes wrong."""
-
-    __slots__ = ("entered", "finished", "future", "missing", "rows", "started")
-
-    def __init__(self, count: int, future: "asyncio.Future[None]", entered: float) -> None:
-        self.future = future
-        self.rows: list[Rows] = [np.empty(0)] * count
-        self.missing = count
-        self.entered = entered
-        self.started = 0.0  # when the first image entered a run
-        self.finished = 0.0
-
-    def leave(self) -> None:
-        """Nobody waits any more. The old future goes: its error leads to the caller and all that it holds."""
-        self.future.cancel()
-        self.future = self.future.get_loop().create_future()
-        self.future.cancel()
-
-    def outcome(self) -> Outcome:
-        return Outcome(self.rows, self.started - self.entered, self.finished - self.started)
-
-
-@dataclass(slots=True)
-class _Place:
-    ticket: _Ticket
-    index: int
-    image: Images
-
-
-def pad_to(buckets: Sequence[int], count: int) -> int:
-    """The smallest bucket that holds `count`; `count` itself where there are no buckets."""
-    return next((size for size in buckets if size >= count), count)
-
-
-def padded(images: list[Images], buckets: Sequence[int]) -> Images:
-    """One batch, its last image repeated to fill a bucket: of the rows, only the first are anybody's."""
-    return np.array(images + images[-1:] * (pad_to(buckets, len(images)) - len(images)))
-
-
 class Batcher:
     """One function, one thread, one bounded queue. Every method is called from the event loop.
 
@@ -145,8 +94,8 @@ class Batcher:
         self._run, self._terminate, self._on_stuck = run, terminate, on_stuck
         self._on_start, self._limits, self._clock, self._check = on_start, limits, clock, check
         self._observer = observer or _Nobody()
-        self._queue: deque[_Place] = deque()
-        self._running: list[_Place] = []
+        self._queue: deque[Place] = deque()
+        self._running: list[Place] = []
         self._runs = 0  # begun so far: the number of the current one
         self._told_to_stop = 0  # the last run that was
         self._failures = 0  # since the last run that did not fail
@@ -197,9 +146,9 @@ class Batcher:
     ) -> Outcome:
         """Run admitted images, in as many batches as it takes. `watch` is given the future to fail early."""
         loop = self._loop = asyncio.get_running_loop()
-        ticket = _Ticket(len(images), loop.create_future(), self._clock())
+        ticket = Ticket(len(images), loop.create_future(), self._clock())
         watch(ticket.future)
-        self._enter([_Place(ticket, index, image) for index, image in enumerate(images)])
+        self._enter([Place(ticket, index, image) for index, image in enumerate(images)])
         try:
             await ticket.future
         except BaseException:
@@ -218,7 +167,7 @@ class Batcher:
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join, self._limits.stuck_after_s)
 
-    def _enter(self, places: list[_Place]) -> None:
+    def _enter(self, places: list[Place]) -> None:
         with self._changed:
             if self._thread.ident is None:
                 self._thread.start()
@@ -292,10 +241,10 @@ class Batcher:
             if self._failures == FAILURES:
                 self._examine()
 
-    def _take(self) -> list[_Place]:
+    def _take(self) -> list[Place]:
         """The next batch: images somebody still waits for, oldest first."""
-        now, batch = self._clock(), list[_Place]()
-        late = list[_Place]()
+        now, batch = self._clock(), list[Place]()
+        late = list[Place]()
         while self._queue and len(batch) < self._limits.max_batch:
             place = self._queue.popleft()
             if place.ticket.future.done():
@@ -309,7 +258,7 @@ class Batcher:
             self._post(self._fail, late, QueueFullError(self.expected_wait_s()))
         return batch
 
-    def _run_batch(self, batch: list[_Place]) -> None:
+    def _run_batch(self, batch: list[Place]) -> None:
         begun = self._clock()
         try:
             rows = self._run(padded([place.image for place in batch], self._limits.buckets))
@@ -358,7 +307,7 @@ class Batcher:
 
     # --- back on the event loop ---
 
-    def _deliver(self, batch: list[_Place], rows: Rows, ended: float) -> None:
+    def _deliver(self, batch: list[Place], rows: Rows, ended: float) -> None:
         for place, row in zip(batch, rows, strict=False):  # rows of the padding are dropped
             ticket = place.ticket
             ticket.rows[place.index] = row
@@ -367,7 +316,7 @@ class Batcher:
                 ticket.finished = ended
                 ticket.future.set_result(None)
 
-    def _fail(self, places: list[_Place], error: Exception) -> None:
+    def _fail(self, places: list[Place], error: Exception) -> None:
         for place in places:
             if not place.ticket.future.done():
                 place.ticket.future.set_exception(error)

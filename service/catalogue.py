@@ -7,7 +7,8 @@ from service.artifact import Description
 from service.documentation import errors
 from service.lifecycle import Lifecycle
 from service.metrics import CONTENT_TYPE, Metrics
-from service.registry import Registry, Serving
+from service.registry import Registry
+from service.serving import Serving
 
 
 class ServedModel(BaseModel):

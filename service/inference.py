@@ -16,15 +16,16 @@ from starlette.responses import Response
 
 from service import images
 from service.artifact import Task
-from service.batching import Outcome
 from service.decoding import LARGEST_AT_ONCE, Decoder, PixelBudget, Prepared
 from service.lifecycle import DEPARTURE, Departure
 from service.metrics import Metrics
 from service.problems import BadParameterError, DeadlineExceededError
 from service.queries import SegmentQuery, classify_query, segment_query
-from service.registry import Registry, Serving
+from service.registry import Registry
+from service.serving import Serving
 from service.settings import Settings
 from service.tensors import HEADER_LENGTH, read_request, write_response
+from service.tickets import Outcome
 from service.uploads import Hold, UploadLimits, UploadMemory, check_length, check_type, images_of, read_body
 
 P = ParamSpec("P")

@@ -10,7 +10,8 @@ from service.catalogue import readiness
 from service.documentation import errors
 from service.inference import Inference
 from service.lifecycle import Lifecycle
-from service.registry import Registry, Serving, UnknownModelError
+from service.registry import Registry, UnknownModelError
+from service.serving import Serving
 from service.tensors import metadata
 
 EXTENSIONS = ["binary_tensor_data"]

@@ -2,29 +2,24 @@
 
 import asyncio
 import logging
-import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from service.artifact import NAME_PATTERN, ArtifactError, Task
+from service.artifact import ArtifactError, Task
 from service.aside import aside
 from service.batching import Batcher, Limits, Observer
 from service.cpus import step_back
 from service.models import Model, load_model
+from service.serving import Serving
 from service.session import DeviceUnavailableError
 from service.settings import Settings, SettingsError
+from service.versions import NothingToServeError, versions_on_disk
 
 log = logging.getLogger("service.registry")
 LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
-VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
-
-
-class NothingToServeError(Exception):
-    """The models directory cannot be read, or holds nothing that can be served."""
 
 
 class UnknownModelError(Exception):
@@ -41,56 +36,6 @@ class WrongTaskError(Exception):
 
 class NoDefaultError(Exception):
     """Several models, or none, could serve this, and no setting chooses."""
-
-
-@dataclass(eq=False)
-class Serving:
-    """A model with its queue, and the requests that hold on to it."""
-
-    model: Model
-    batcher: Batcher
-    leases: int = 0
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-
-    @contextmanager
-    def lease(self) -> Iterator["Serving"]:
-        """While leased, the model stays loaded even when a newer one has taken its place."""
-        self.leases += 1
-        self.idle.clear()
-        try:
-            yield self
-        finally:
-            self.leases -= 1
-            if self.leases == 0:
-                self.idle.set()
-
-    async def retire(self) -> None:
-        """Let the requests that hold the model finish, then end its thread."""
-        while self.leases:
-            await self.idle.wait()
-        await self.batcher.close()
-
-
-def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
-    """NAME -> versions, highest first. Anything not named like an artifact is not one."""
-    try:
-        found = {
-            directory.name: versions
-            for directory in models_dir.iterdir()
-            if NAME_PATTERN.fullmatch(directory.name)
-            and directory.is_dir()
-            and (versions := _versions_in(directory))
-        }
-    except OSError as error:
-        raise NothingToServeError(f"models directory {models_dir}: {error.strerror}") from error
-    if not found:  # such as the mount point of a volume that is gone
-        raise NothingToServeError(f"models directory {models_dir}: it holds no NAME/VERSION directory")
-    return found
-
-
-def _versions_in(directory: Path) -> list[int]:
-    versions = [v.name for v in directory.iterdir() if VERSION_PATTERN.fullmatch(v.name) and v.is_dir()]
-    return sorted(map(int, versions), reverse=True)
 
 
 @dataclass(frozen=True)

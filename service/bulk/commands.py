@@ -23,8 +23,8 @@ from service.images import Output
 from service.inference import top
 from service.models import Model, load_model
 from service.queries import SegmentQuery
-from service.registry import versions_on_disk
 from service.settings import CommandParser, Settings, SettingsError, add_flags, build, from_environment
+from service.versions import versions_on_disk
 
 SHARED_SETTINGS = (
     "models_dir",

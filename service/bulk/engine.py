@@ -13,11 +13,11 @@ from typing import Any, TypeVar
 
 from numpy.typing import NDArray
 
-from service.batching import padded
 from service.bulk.files import Found
 from service.decoding import Prepared, prepare
 from service.images import ImageError, Target
 from service.models import Model
+from service.padding import padded
 from service.session import CUDA, first_line
 
 MAX_BYTES_PER_PIXEL = 8  # 16-bit colour with alpha, not compressed: no file need be larger

@@ -20,12 +20,11 @@ from service.batching import (
     Batcher,
     BatcherClosedError,
     Limits,
-    Outcome,
     QueueFullError,
     RunFailedError,
-    pad_to,
-    padded,
 )
+from service.padding import pad_to, padded
+from service.tickets import Outcome
 
 Image = NDArray[np.uint8]
 LIMITS = Limits(max_batch=4, queue_images=8, queue_timeout_s=5.0, stuck_after_s=0.1)

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from service.artifact import Resize
-from service.batching import Batcher, Images, Limits
+from service.batching import Batcher, Limits
 from service.decoding import Decoder, PixelBudget
 from service.images import Target, UnreadableImageError
 from service.lifecycle import Departure
+from service.padding import Images
 from service.problems import ClientGoneError
 from tests.service.conftest import Start
 from tests.service.harness import plain

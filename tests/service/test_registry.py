@@ -21,9 +21,9 @@ from service.registry import (
     UnknownModelError,
     VersionRefusedError,
     WrongTaskError,
-    versions_on_disk,
 )
 from service.settings import Settings, SettingsError
+from service.versions import versions_on_disk
 from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier, write_truncated
 
 
