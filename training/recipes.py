@@ -170,8 +170,9 @@ def _cifar_taught() -> Recipe:
         third,
         name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "taught"),
         summary=f"a fourth cycle for what {third.name} has trained (--from); --teacher: {_cifar_wide().name}",
-        epochs=80,
-        augmentation=dataclasses.replace(third.augmentation, erase=0.25),
+        epochs=160,
+        schedule=OneCycle(peak=0.06, warm_up=0.05),
+        augmentation=Augmentation(crops=((0.0, 24), (0.2, 28), (0.45, 32))),
         distil=0.9,
     )
 
