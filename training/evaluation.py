@@ -43,23 +43,29 @@ def evaluate_run(
 
 
 def labelled_split(recipe: Recipe, data: Path, split: str) -> cifar.LabelledImages:
-    """The test images, or those that the recipe held out of training."""
+    """The test images, those that the recipe trains on, or those that it holds out of training."""
     layout = cifar.LAYOUTS[recipe.dataset]
     if split == "test":
         return cifar.read_cifar(layout, data, "test")
-    if split != "held-out" or not recipe.holdout:
-        raise UserError(f"{recipe.name} has no split {split!r}: use --split test")
+    if split == "all" or (split == "held-out" and not recipe.holdout):
+        raise UserError(f"{recipe.name} has no split {split!r}: use --split test or --split training")
     everything = cifar.read_cifar(layout, data, "train")
-    return everything[len(everything) - recipe.holdout :]
+    cut = len(everything) - recipe.holdout
+    return everything[:cut] if split == "training" else everything[cut:]
 
 
 def road_split(recipe: Recipe, data: Path, split: str) -> tuple[kitti.Frame, ...]:
-    """All frames, or the last of each category: as many as the recipe held out, or as public splits do."""
+    """All frames, or the last of each category: as many as the recipe held out, or as public splits do.
+
+    Or, for "training", those before them.
+    """
     frames = kitti.list_frames(data)
     if split == "all":
         return frames
-    if split != "held-out":
-        raise UserError(f"{recipe.dataset} has no split {split!r}: use --split held-out or --split all")
+    if split == "test":
+        raise UserError(f"{recipe.dataset} has no split 'test': use --split held-out, training or all")
+    if split == "training":
+        return kitti.split_frames(frames, recipe.holdout)[0]
     return kitti.split_frames(frames, recipe.holdout or kitti.HOLDOUT)[1]
 
 

@@ -13,7 +13,7 @@ from PIL import Image
 from tests.training.tiny_data import BACKGROUND, ROAD, road_recipe, write_cifar, write_frames, write_run
 from training.__main__ import main
 from training.augment import normalise
-from training.cifar import CIFAR10, LabelledImages
+from training.cifar import CIFAR10, LAYOUTS, LabelledImages, read_cifar
 from training.evaluation import CONFUSION, EVALUATION, OVERLAYS
 from training.kitti import IGNORED, list_frames, open_rgb, target_of
 from training.label_evaluation import confusion_matrix, evaluate_labels
@@ -119,7 +119,7 @@ def test_the_contact_sheet_goes_from_the_worst_frame_to_the_best(tmp_path: Path)
     assert spread(results, 20) == results
 
 
-@pytest.mark.parametrize(("split", "frames"), [(None, 3), ("all", 9), ("held-out", 3)])
+@pytest.mark.parametrize(("split", "frames"), [(None, 3), ("all", 9), ("held-out", 3), ("training", 6)])
 def test_the_command_scores_a_road_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], split: str | None, frames: int
 ) -> None:
@@ -149,19 +149,30 @@ def test_a_run_without_a_split_is_scored_on_all_frames(
     assert "IoU" in printed
 
 
-def test_the_command_scores_a_classifier(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_cifar(tmp_path / "data", CIFAR10)
+@pytest.mark.parametrize(("split", "images"), [("held-out", 40), ("training", 60)])
+def test_the_command_scores_a_classifier(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    split: str,
+    images: int,
+) -> None:
+    small = dataclasses.replace(CIFAR10, records_per_file={"train": 20, "test": 10})
+    monkeypatch.setitem(LAYOUTS, "cifar10", small)
+    write_cifar(tmp_path / "data", small)
     recipe = dataclasses.replace(
         find_recipe("cifar10-quaternion-holdout"), network=NetworkConfig(depth=1, width=8), holdout=40
     )
     run = tmp_path / "run"
     write_run(run, recipe)
-    assert (
-        main(["evaluate", str(run), "--data", str(tmp_path / "data"), "--split", "held-out", "--json"]) == 0
-    )
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "data"), "--split", split, "--json"]) == 0
     scores = json.loads(capsys.readouterr().out)["scores"]
-    assert scores["images"] == np.sum(scores["confusion"]) == 40
-    assert scores["error"] == pytest.approx(1 - np.trace(scores["confusion"]) / 40)
+    assert scores["images"] == np.sum(scores["confusion"]) == images
+    everything = read_cifar(small, tmp_path / "data", "train")
+    chosen = everything[60:] if split == "held-out" else everything[:60]
+    counts = np.bincount(chosen.labels.numpy(), minlength=10)
+    assert np.sum(scores["confusion"], axis=1).tolist() == counts.tolist()
+    assert scores["error"] == pytest.approx(1 - np.trace(scores["confusion"]) / images)
     with Image.open(run / CONFUSION) as picture:
         assert picture.width > 900
 
@@ -171,7 +182,7 @@ def test_a_split_that_the_data_set_does_not_have(tmp_path: Path, capsys: pytest.
     write_run(tmp_path / "run", road_recipe())
     arguments = ["evaluate", str(tmp_path / "run"), "--data", str(tmp_path / "data"), "--split", "test"]
     assert main(arguments) == 2
-    assert "use --split held-out or --split all" in capsys.readouterr().err
+    assert "use --split held-out, training or all" in capsys.readouterr().err
 
 
 def test_ground_truth_of_another_size_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

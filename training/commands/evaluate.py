@@ -25,9 +25,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     data_argument(parser)
     parser.add_argument(
         "--split",
-        choices=("test", "held-out", "all"),
-        help="CIFAR: test or held-out; KITTI: held-out or all; default: what was not trained on; for "
-        "imported weights, where that is unknown, all frames",
+        choices=("test", "held-out", "training", "all"),
+        help="CIFAR: test or held-out; KITTI: held-out or all; both: training, to see how well it knows what "
+        "it was trained on; default: what was not trained on; for imported weights, where that is unknown, "
+        "all frames",
     )
     parser.add_argument(
         "--weights",
