@@ -169,7 +169,7 @@ def _cifar_taught() -> Recipe:
     return dataclasses.replace(
         third,
         name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "taught"),
-        summary=f"a fourth cycle for what {third.name} has trained (--from); --teacher: {_cifar_wide().name}",
+        summary=f"for what {third.name} has trained (--from): a --teacher's answers, {_cifar_wide().name}'s",
         epochs=160,
         schedule=OneCycle(peak=0.06, warm_up=0.05),
         augmentation=Augmentation(crops=((0.0, 24), (0.2, 28), (0.45, 32))),
