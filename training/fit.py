@@ -43,11 +43,8 @@ def fit(
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
     config = runs.new_config(recipe, seed, start, teacher)
-    if resume and any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
-        before = runs.read_config(run)  # what it began with and was taught is in its files already
-        config = dataclasses.replace(
-            config, start=config.start or before.start, teacher=config.teacher or before.teacher
-        )
+    if resume:
+        config = _with_what_it_owes(config, run)
     ranks.first_does(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
@@ -75,6 +72,16 @@ def fit(
         ranks.first_does(lambda: _save(trainer, run, rows))
     ranks.first_does(
         lambda: write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+    )
+
+
+def _with_what_it_owes(config: runs.RunConfig, run: Path) -> runs.RunConfig:
+    """Start and teacher of a run to be resumed need not be named again: what they gave is in its files."""
+    if not any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
+        return config
+    before = runs.read_config(run)
+    return dataclasses.replace(
+        config, start=config.start or before.start, teacher=config.teacher or before.teacher
     )
 
 

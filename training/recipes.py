@@ -76,7 +76,7 @@ class Recipe:
     ema_decay: float = 0.999  # 0 keeps the last weights instead
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
     repeats: int = 1  # how often an epoch visits each training image
-    distil: float = 0.0  # classification: how much a teacher's answers weigh, and 1 less that the labels
+    distil: float = 0.0  # classification: the share of the loss that a teacher's answers have
     precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
     prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
     height: int = 32

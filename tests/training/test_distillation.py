@@ -4,7 +4,6 @@ import dataclasses
 import hashlib
 import math
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +12,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
+from tests.training.tiny_command import interrupt_at, tiny_recipes
 from tests.training.tiny_data import write_run
 from training import run as runs
 from training.__main__ import main
@@ -31,15 +30,6 @@ from training.trainer import Trainer
 
 PLAIN = tiny_recipes()["tiny-cifar"]
 TAUGHT = dataclasses.replace(tiny_recipes()["tiny-taught"], prune=0.5)
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("data")
-    write_tiny_data(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        install_tiny_recipes(patch.setitem)
-        yield folder
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import spawn
 
 from tests.training.oracles import assert_close
-from tests.training.tiny_command import install_tiny_recipes, tiny_recipes, write_tiny_data
+from tests.training.tiny_command import tiny_recipes
 from tests.training.two_ranks import Results, network_step, normalisation, run_rank
 from training import run as runs
 from training.algebra import ALGEBRAS
@@ -118,15 +118,6 @@ def test_ranks_meet_after_a_start_that_one_of_them_missed() -> None:
 
 
 # The command
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("data")
-    write_tiny_data(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        install_tiny_recipes(patch.setitem)
-        yield folder
 
 
 ONE_MACHINE = ("--standalone", "--nproc-per-node", "2")

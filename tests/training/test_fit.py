@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
+from tests.training.tiny_command import interrupt_at, tiny_recipes
 from tests.training.tiny_data import road_recipe, write_frames, write_run
 from training import run as runs
 from training.__main__ import main
@@ -33,15 +32,6 @@ from training.schedule import OneCycle
 
 RECIPE = tiny_recipes()["tiny-cifar"]
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    folder = tmp_path_factory.mktemp("data")
-    write_tiny_data(folder)
-    with pytest.MonkeyPatch.context() as patch:
-        install_tiny_recipes(patch.setitem)
-        yield folder
 
 
 @pytest.fixture(scope="module")
