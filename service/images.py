@@ -20,6 +20,9 @@ MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; enco
 MAX_SIDE = 65_535  # Pillow's tables for resizing grow with the sides, not with the pixels
 RUN_LENGTHS = (1, 2)  # of 8 and of 4 bits: Pillow decodes them in Python, slowly
 MAX_RUN_LENGTH_PIXELS = 2**20
+HEADER_READS = 2_048  # of a JPEG segment there are four, of a PNG chunk three; 256 segments hold 16 MiB
+BYTES_PER_READ = 64  # on average, of what follows the header: encoders write pieces of thousands
+RUN_LENGTH_READS_PER_PIXEL = 4  # a run is two, and as many end a line
 ORIENTATION_TAG = 0x0112
 ORIENTATION_SOURCES = frozenset({"exif", "Raw profile type exif", "xmp", "XML:com.adobe.xmp"})
 UPRIGHT = {
@@ -60,6 +63,24 @@ class TooManyPixelsError(ImageError):
     """Larger than the bound, found before decoding."""
 
 
+class _CountedReads(io.BytesIO):
+    """A file in memory that may be read so many times.
+
+    Pillow walks through segments, chunks and runs in Python, whose cost is in their number and not in their
+    bytes: millions of empty ones hold the interpreter for seconds, and all other clients with it.
+    """
+
+    def __init__(self, data: bytes, reads: int) -> None:
+        super().__init__(data)
+        self.left = reads
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise UnreadableImageError("the image is in too many small pieces")
+        return super().read(size)
+
+
 class Output(StrEnum):
     MASK = "mask"
     HEATMAP = "heatmap"
@@ -90,13 +111,18 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
     if not data:
         raise UnreadableImageError("the image is empty")
     name = format_of(data)
+    file = _CountedReads(data, HEADER_READS)
     try:
-        image = Image.open(io.BytesIO(data), formats=(name,))
+        image = Image.open(file, formats=(name,))
+    except ImageError:
+        raise
     except Exception as error:  # Pillow raises eight kinds and more on bad files
         raise UnreadableImageError(f"the {name} header cannot be read") from error
     _check_size(image, name, max_pixels)
+    pixels = image.width * image.height
     if name == "JPEG":
-        _check_scans(data.count(START_OF_SCAN), image.width * image.height, max_pixels)
+        _check_scans(data.count(START_OF_SCAN), pixels, max_pixels)
+    file.left += RUN_LENGTH_READS_PER_PIXEL * pixels if name == "BMP" else len(data) // BYTES_PER_READ
     return image
 
 
@@ -129,6 +155,8 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         image.load()
         turn = UPRIGHT.get(_orientation(image))
         rgb = _rgb(image)
+    except ImageError:
+        raise
     except Exception as error:
         raise UnreadableImageError("the image is damaged") from error
     return rgb if turn is None else rgb.transpose(turn)

@@ -80,6 +80,7 @@ class Inference:
         self._deadline_s = settings.deadline_s
         self._max_pixels = settings.max_image_pixels
         self._memory = UploadMemory(settings.upload_memory_bytes)
+        self._parsing = asyncio.Lock()  # a document is 30 times its bytes in memory, until it is a tensor
         self._limits = UploadLimits(
             max_body_bytes=settings.max_body_bytes,
             max_images=settings.max_images,
@@ -129,9 +130,10 @@ class Inference:
             async with self._deadline():
                 with find().lease() as serving:
                     description, length = serving.model.description, request.headers.get(HEADER_LENGTH)
-                    asked = await self._aside(
-                        read_request, body, length, description, self._limits.max_images
-                    )
+                    async with self._parsing:
+                        asked = await self._aside(
+                            read_request, body, length, description, self._limits.max_images
+                        )
                     with serving.batcher.admit(len(asked.images)):
                         outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
         content, headers = write_response(asked, description, outcome.rows)

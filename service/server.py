@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Coroutine, Iterator
 
 import uvicorn
@@ -21,6 +22,7 @@ from service.settings import Settings
 EXIT_STUCK = 70
 STUCK_NOTICE_S = 2.0  # for /readyz to be seen and the other answers to leave
 ANSWERS_BEGUN_S, ANSWERS_STEP_S = 1.0, 0.05
+THREADS_END_S = 0.5  # what idle threads need to notice the end, with much to spare
 SWITCH_INTERVAL_S = 0.001  # the session thread needs the interpreter briefly and at once, between runs
 log = logging.getLogger("service.server")
 
@@ -131,5 +133,13 @@ def serve(app: Application, settings: Settings) -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = Server(configuration(app, settings), settings, app.lifecycle, app.registry)
     server.run()
-    if any(thread.daemon for thread in threading.enumerate()):  # in a run or a load that outlasted the drain
+    if _busy_threads():  # in a run, a load or an image that outlasted the drain: the interpreter would wait
         _leave(0)
+
+
+def _busy_threads() -> bool:
+    end = time.monotonic() + THREADS_END_S
+    others = [thread for thread in threading.enumerate() if thread is not threading.main_thread()]
+    for thread in others:
+        thread.join(max(0.0, end - time.monotonic()))
+    return any(thread.is_alive() for thread in others)

@@ -10,7 +10,7 @@ import orjson
 from numpy.typing import NDArray
 
 from service.artifact import INPUT_NAME, Description, Task
-from service.problems import BadParameterError, BodyTooLargeError, MalformedUploadError
+from service.problems import BadParameterError, BodyTooLargeError, MalformedUploadError, TooManyImagesError
 from service.session import OUTPUT_DTYPES, row_shape
 
 HEADER_LENGTH = "inference-header-content-length"
@@ -58,7 +58,7 @@ def max_json_bytes(description: Description, max_images: int) -> int:
     return JSON_BYTES_PER_NUMBER * numbers + JSON_BYTES_BESIDE
 
 
-def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[dict[str, Any], bytes]:
+def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[dict[str, Any], memoryview]:
     """The JSON part and the raw part of a request."""
     if header_length is not None and not (
         LENGTH.fullmatch(header_length) and int(header_length) <= len(body)
@@ -75,10 +75,10 @@ def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[d
         raise MalformedUploadError(f"the request is not JSON: {error}") from None
     if not isinstance(document, dict):
         raise MalformedUploadError("the request is not a JSON object")
-    return document, body[length:]
+    return document, memoryview(body)[length:]
 
 
-def _values(tensor: dict[str, Any], raw: bytes, wanted: int) -> NDArray[np.uint8]:
+def _values(tensor: dict[str, Any], raw: memoryview, wanted: int) -> NDArray[np.uint8]:
     """The numbers of a tensor, from the raw bytes behind the document or from its `data`."""
     if "binary_data_size" in _parameters(tensor):
         return np.frombuffer(raw, np.uint8)
@@ -126,10 +126,12 @@ def read_request(
     count = shape[0] if isinstance(shape, list) and shape else 0
     if (tensor.get("name"), tensor.get("datatype")) != (INPUT_NAME, "UINT8"):
         raise BadParameterError(f"the input is {INPUT_NAME} of datatype UINT8")
-    if type(count) is not int or shape != [count, *size] or not 1 <= count <= max_images:
+    if type(count) is not int or shape != [count, *size] or count < 1:
         raise BadParameterError(
             f"the shape is [1 to {max_images}, {', '.join(map(str, size))}], not {shape!s:.80}"
         )
+    if count > max_images:
+        raise TooManyImagesError(f"{count} images; at most {max_images} are taken")
     wanted = count * description.height * description.width * 3
     values = _values(tensor, raw, wanted)
     if values.size != wanted:
@@ -140,7 +142,10 @@ def read_request(
         if output.get("name") != description.output_name:
             raise BadParameterError(f"the output is {description.output_name}")
         binary = bool(_parameters(output).get("binary_data", binary))
-    return InferRequest(str(document.get("id", "")), values.reshape(count, *size), binary)
+    name = document.get("id") or ""
+    if not isinstance(name, str):
+        raise BadParameterError("id must be a string")
+    return InferRequest(name, values.reshape(count, *size), binary)
 
 
 def write_response(

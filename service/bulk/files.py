@@ -5,6 +5,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
+from service.images import Output
+
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 STANDARD_INPUT = "-"
 
@@ -25,11 +27,19 @@ def named(paths: Sequence[str], standard_input: BinaryIO) -> Iterator[str]:
             yield path
 
 
+def ending(output: Output) -> str:
+    """What the name of a picture made of a file ends with."""
+    return f"-{output}.png"
+
+
+RESULTS = tuple(map(ending, Output))
+
+
 def gather(paths: Iterable[str], leave_out: Path | None = None) -> list[Found]:
     """Every file once, in the order named; folders in the order of their names.
 
     A folder gives what looks like an image by its name, a file named itself is taken whatever its name is.
-    `leave_out` is where the results go: they are not looked at again.
+    `leave_out` is where the results go: they are not looked at again, beside the photos either.
     """
     found = (item for path in paths for item in _expand(path, leave_out))
     return list({item.path: item for item in found}.values())
@@ -40,11 +50,12 @@ def _expand(path: str, leave_out: Path | None) -> Iterator[Found]:
         yield Found(path, Path(path).name)
         return
     skipped = leave_out.resolve() if leave_out else None
+    results = RESULTS if Path(path).resolve() == skipped else ()
     for folder, folders, files in os.walk(path):
         folders[:] = sorted(
             name for name in folders if name[0] != "." and Path(folder, name).resolve() != skipped
         )
         for name in sorted(files):
-            if name[0] != "." and name.lower().endswith(SUFFIXES):
+            if name[0] != "." and name.lower().endswith(SUFFIXES) and not name.endswith(results):
                 whole = os.path.join(folder, name)  # noqa: PTH118  # a million Path objects would be heavy
                 yield Found(whole, os.path.relpath(whole, path))

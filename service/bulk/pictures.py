@@ -8,7 +8,7 @@ from pathlib import Path
 
 from service import images
 from service.bulk.engine import Answer, Fault, read
-from service.bulk.files import Found
+from service.bulk.files import Found, ending
 from service.inference import render
 from service.queries import SegmentQuery
 
@@ -16,7 +16,7 @@ from service.queries import SegmentQuery
 def picture_path(file: Found, folder: Path, output: images.Output) -> Path:
     """FOLDER/below/street.jpg -> OUT/below/street-mask.png"""
     relative = Path(file.relative)
-    return folder / relative.parent / f"{relative.stem}-{output}.png"
+    return folder / relative.parent / (relative.stem + ending(output))
 
 
 def without_clashes(

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from service import logs, server
+from service import decoding, logs, server
 from service.app import create_app
+from service.images import upright_rgb
 from service.models import Model, load_model
 from service.session import Session
 from service.settings import Settings, parse
 
 RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
+ENDLESS_WIDTH = 4_444  # an image of this width is never through with decoding
 HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there; in a version: it loads as long
 
 
@@ -46,6 +49,12 @@ class FaultySession:
         self._stop = True
 
 
+def decode_endlessly(image: Image.Image) -> Image.Image:
+    while image.width == ENDLESS_WIDTH:
+        time.sleep(0.01)
+    return upright_rgb(image)
+
+
 def load_faulty(directory: Path, settings: Settings) -> Model:
     model = load_model(directory, settings)
     while (directory / HOLD_FILE).exists():
@@ -56,6 +65,7 @@ def load_faulty(directory: Path, settings: Settings) -> Model:
 
 if __name__ == "__main__":
     server.STUCK_NOTICE_S = 5.0  # for the tests to look around, on a slow machine too
+    decoding.upright_rgb = decode_endlessly  # type: ignore[attr-defined]  # it is where it is called
     chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
     server.serve(create_app(chosen, on_stuck=server.exit_stuck, load=load_faulty), chosen)

@@ -294,6 +294,14 @@ def test_other_outputs_below_the_same_folders(models_dir: Path, photos: Path, ou
     assert [path for path in out.rglob("*") if path.name.startswith(".")] == []
 
 
+def test_results_beside_the_photos_are_not_looked_at_again(models_dir: Path, photos: Path) -> None:
+    for count, output in (("70 done at ", "mask"), ("70 done before", "mask"), ("70 done at ", "overlay")):
+        done = run("segment", photos, "--out", photos, "--output", output, models=models_dir)
+        assert done.returncode == 0, done.stderr
+        assert count in done.stderr
+    assert len([path for path in photos.rglob("*") if path.is_file()]) == 3 * 70
+
+
 def test_two_results_of_one_name_are_not_mixed_up(models_dir: Path, tmp_path: Path) -> None:
     for name in ("a.png", "a.bmp"):
         (tmp_path / name).write_bytes(plain((200, 0, 0)))

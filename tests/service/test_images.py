@@ -291,9 +291,9 @@ def test_a_side_has_a_limit_of_its_own(size: tuple[int, int]) -> None:
     assert images.decode(encoded(noise(65_535, 1)), LIMIT).size == (65_535, 1)
 
 
-def run_length_bmp(width: int, height: int) -> bytes:
+def run_length_bmp(width: int, height: int, first: bytes = b"") -> bytes:
     """Pixels of colour 0 by the shortest codes: a pixel and the end of its line, a line at a time."""
-    palette, codes = bytes(4 * 256), b"\1\0\0\0" * height + b"\0\1"
+    palette, codes = bytes(4 * 256), first + b"\1\0\0\0" * height + b"\0\1"
     offset = 14 + 40 + len(palette)
     header = struct.pack("<IiiHHIIiiII", 40, width, height, 1, 8, 1, len(codes), 0, 0, 256, 0)
     return b"BM" + struct.pack("<IHHI", offset + len(codes), 0, 0, offset) + header + palette + codes
@@ -303,6 +303,44 @@ def test_run_lengths_which_pillow_decodes_slowly_have_a_limit_of_their_own() -> 
     assert images.decode(run_length_bmp(64, 32), LIMIT).size == (64, 32)
     with pytest.raises(TooManyPixelsError, match="1,049,600 pixels in run lengths; at most 1,048,576"):
         images.decode(run_length_bmp(1025, 1024), LIMIT)
+
+
+def segments(marker: bytes, content: bytes, count: int) -> bytes:
+    """A JPEG with so many segments before its own."""
+    whole = encoded(noise(24, 24), "JPEG")
+    return whole[:2] + (b"\xff" + marker + struct.pack(">H", len(content) + 2) + content) * count + whole[2:]
+
+
+PIECES = {
+    "exif that Pillow joins one by one": segments(b"\xe1", b"Exif\0\0" + bytes(10), 50_000),
+    "empty segments": segments(b"\xe5", b"", 50_000),
+    "filling between segments": encoded(noise(24, 24), "JPEG")[:2] + b"\xff" * 50_000 + b"\xe5\0\2",
+    "chunks before the image": png_file(1, 1, 8, 2, b"\0abc", png_chunk(b"prVt", b"") * 50_000),
+    "chunks of the image": png_file(1, 1, 8, 2, b"\0abc", png_chunk(b"IDAT", b"") * 50_000),
+    "profiles that are packed": png_file(
+        1, 1, 8, 2, b"\0abc", png_chunk(b"iCCP", b"a\0\0" + zlib.compress(bytes(900_000))) * 800
+    ),
+    "ends of lines that are empty": run_length_bmp(64, 32, b"\0\0" * 50_000),
+}
+
+
+@pytest.mark.parametrize("data", PIECES.values(), ids=PIECES)
+def test_millions_of_small_pieces_are_not_read_to_the_end(data: bytes) -> None:
+    """Each costs Pillow microseconds, and some cost it a copy of all before them."""
+    with pytest.raises(UnreadableImageError, match="in too many small pieces"):
+        images.decode(data, LIMIT)
+
+
+def test_as_many_pieces_as_encoders_write_are_read() -> None:
+    """A colour profile of 255 segments, a thousand chunks of four kilobytes, and a pixel a run."""
+    jpeg = encoded(noise(24, 24), "JPEG", icc_profile=bytes(255 * 65_000))
+    assert images.decode(jpeg, LIMIT).size == (24, 24)
+    rows = b"".join(b"\0" + row.tobytes() for row in noise(1_000, 1_400))
+    packed = zlib.compress(rows)
+    chunks = b"".join(png_chunk(b"IDAT", packed[at : at + 4_096]) for at in range(0, len(packed), 4_096))
+    assert len(chunks) > 4_000_000
+    assert images.decode(png_file(1_000, 1_400, 8, 2, b"", chunks), LIMIT).size == (1_000, 1_400)
+    assert images.decode(run_length_bmp(1, 5_000), LIMIT).size == (1, 5_000)
 
 
 SEEDS = [encoded(noise(24, 24), kind) for kind in ("PNG", "JPEG", "WEBP", "BMP")]

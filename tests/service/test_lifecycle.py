@@ -25,7 +25,7 @@ from tests.service.artifacts import (
     write_wrong_digest,
 )
 from tests.service.conftest import Start
-from tests.service.faulty_service import HELD, HOLD_FILE
+from tests.service.faulty_service import ENDLESS_WIDTH, HELD, HOLD_FILE
 from tests.service.harness import REPOSITORY, Background, RunningService, plain, wait_until
 
 FAULTY = (str(Path(__file__).with_name("faulty_service.py")),)
@@ -248,6 +248,14 @@ def test_the_end_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_p
     wait_until(lambda: '"version":2' in running.log(), 30)
     running.signal(signal.SIGTERM)
     assert running.process.wait(15) == 0
+
+
+def test_the_end_does_not_wait_for_an_image_that_is_never_decoded(start: Start) -> None:
+    running = start(program=FAULTY, deadline_s=1)
+    data = plain((0, 0, 0), (ENDLESS_WIDTH, 8))
+    assert httpx.post(f"{running.url}/classify", files={"file": data}).status_code == 504
+    running.signal(signal.SIGTERM)
+    assert running.process.wait(10) == 0
 
 
 def test_no_version_is_loaded_while_draining(start: Start, tmp_path: Path) -> None:

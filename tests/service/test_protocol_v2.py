@@ -104,6 +104,33 @@ def test_numbers_may_be_nested(service: RunningService, shape: tuple[int, ...]) 
     np.testing.assert_allclose(answer["outputs"][0]["data"], expected, atol=1e-5)
 
 
+def test_an_id_comes_back_and_none_is_none(service: RunningService) -> None:
+    for id_, expected in [(b'"a"', "a"), (b"null", None), (b'""', None)]:
+        body = b'{"id":' + id_ + b"," + with_data([0] * 3072)[1:]
+        answer = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body).json()
+        assert answer.get("id") == expected
+
+
+def test_raw_tensors_are_not_copied(models_dir: Path) -> None:
+    head = json.dumps(
+        {
+            "inputs": [
+                {
+                    "name": "images",
+                    "datatype": "UINT8",
+                    "shape": IMAGES.shape,
+                    "parameters": {"binary_data_size": IMAGES.size},
+                }
+            ]
+        }
+    ).encode()
+    body = head + IMAGES.tobytes()
+    description = read_description(models_dir / CLASSIFIER / "1")
+    found = read_request(body, str(len(head)), description, max_images=16).images
+    np.testing.assert_array_equal(found, IMAGES)
+    assert np.shares_memory(found, np.frombuffer(body, np.uint8))
+
+
 def test_one_long_word_among_the_numbers_takes_no_memory(models_dir: Path) -> None:
     """numpy would give every one of them the room of the longest: here 160 MB."""
     body = with_data(["a" * 4000, *[""] * 10_000])
@@ -143,7 +170,7 @@ def test_segmentation(client: triton.InferenceServerClient) -> None:
 def test_faults_are_told(client: triton.InferenceServerClient) -> None:
     for images, name, model, told in [
         (IMAGES[:, :16], "images", CLASSIFIER, "the shape is"),
-        (np.repeat(IMAGES, 6, axis=0), "images", CLASSIFIER, "the shape is"),
+        (np.repeat(IMAGES, 6, axis=0), "images", CLASSIFIER, "18 images; at most 16"),
         (IMAGES, "pictures", CLASSIFIER, "the input is images"),
         (IMAGES, "images", "nobody", "no model 'nobody'"),
     ]:
@@ -174,6 +201,8 @@ NO_IMAGE: list[object] = [
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[-1,32,32,3],"data":[1]}]}', None, 422),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', None, 422),
         (with_data([0] * 3072, count=True), None, 422),
+        (b'{"id":7,' + with_data([0] * 3072)[1:], None, 422),
+        (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[17,32,32,3],"data":[]}]}', None, 413),
     ],
 )
 def test_nonsense_is_refused(service: RunningService, body: bytes, length: bytes | None, status: int) -> None:
