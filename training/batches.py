@@ -157,7 +157,7 @@ class RoadData:
         )
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        return losses.road_loss(logits, batch.truth)
+        return losses.road_loss(logits, batch.truth, self.recipe.entropy_weight)
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         return losses.disagreement_and_union(logits, batch.truth)

@@ -100,7 +100,7 @@ def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
 
 def _record(run: Path, config: runs.RunConfig) -> None:
     """What is about to train, or to go on with what another version began."""
-    if not (run / runs.CONFIG).exists():
+    if not all((run / name).exists() for name in (runs.CONFIG, runs.STATE)):  # no epoch is done yet
         runs.write_config(run, config)
         return
     before = runs.read_config(run)

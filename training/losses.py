@@ -12,15 +12,15 @@ def classification_losses(logits: Tensor, labels: Tensor, smoothing: float) -> T
     return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
 
 
-def road_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Binary cross-entropy plus soft Dice loss, over valid pixels. logits (B, 1, H, W), targets (B, H, W)."""
+def road_loss(logits: Tensor, targets: Tensor, entropy_weight: float = 1.0) -> Tensor:
+    """Soft Dice loss plus binary cross-entropy, over valid pixels. logits (B, 1, H, W), targets (B, H, W)."""
     logits = logits[:, 0]
     valid = (targets != IGNORED).to(logits.dtype)
     road = (targets == 1).to(logits.dtype)
     entropy = F.binary_cross_entropy_with_logits(logits, road, weight=valid, reduction="sum")
     p = logits.sigmoid() * valid
     dice = (2 * (p * road).sum() + 1) / (p.sum() + road.sum() + 1)
-    return entropy / valid.sum().clamp_min(1) + 1 - dice
+    return entropy_weight * entropy / valid.sum().clamp_min(1) + 1 - dice
 
 
 def wrong_and_total(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:

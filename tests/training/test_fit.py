@@ -388,9 +388,10 @@ def test_the_best_weights_can_be_measured(
 def test_what_goes_on_with_other_code_says_so_and_remembers(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """And what finds it finished does not: it has trained nothing."""
+    """What stops within the first epoch does not, and what finds it finished: they have trained nothing."""
     run = tmp_path / "run"
-    for commit, stop in (("first", 2), ("second", 2), ("second", 12), ("third", 0), ("fourth", 0)):
+    stops = (("zeroth", 2), ("first", 7), ("second", 2), ("second", 7), ("third", 0), ("fourth", 0))
+    for commit, stop in stops:
         with monkeypatch.context() as patch:
             patch.setattr(runs, "current_commit", lambda commit=commit: commit)
             if stop:

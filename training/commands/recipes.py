@@ -1,7 +1,8 @@
 """List the recipes that `fit` trains.
 
-Recipes named `paper-*` follow the paper's text, and its authors' code where the text is silent. The others
-are ours: the same networks in a fraction of the time, and a wider one to teach them.
+Recipes named `paper-*` follow the paper's text, and its authors' code where the text is silent (the head of
+training/recipes.py names what still differs). The others are ours: the same networks in a fraction of the
+time, and a wider one to teach them.
 """
 
 import argparse
