@@ -37,7 +37,7 @@ format: $(VENV)/.installed  ## put the code into its one format
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-verify: $(VENV)/.installed  ## prove every artifact in models/ again
+verify: $(VENV)/.installed  ## check digests, operators and probe of every artifact in models/
 ifeq ($(ARTIFACTS),)
 	@echo "models/ holds no artifact: nothing to verify."
 else

@@ -164,7 +164,7 @@ def arguments_parser() -> argparse.ArgumentParser:
     parser.add_argument("--more", action="store_true", help="add to the rounds measured before")
     parser.add_argument("--seconds", type=int, default=5, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--overload-seconds", type=int, default=20)
+    parser.add_argument("--overload-seconds", type=int, default=15)
     parser.add_argument("--litserve-python", default=sys.executable, help="an interpreter that has litserve")
     parser.add_argument("--out", type=Path, default=REPOSITORY / "docs")
     return parser

@@ -2,7 +2,9 @@
 
 In evaluation a whitening normalisation is one affine map a hypercomplex channel,
 
-    y = M x + b,   M = gamma W,   b = beta - M mu ,   W = L^-1,   L L^T = V + eps I .
+    y = M x + b,   M = gamma W,   b = beta - M mu ,   W = L^-1,   L L^T = V + eps I
+
+(where eps may give way to a part of a variance: `regularised`).
 
 On all d C real channels (d blocks of C, real block first) it is one matrix of d x d diagonal blocks. Behind a
 convolution it is absorbed: M (K * x) + b = (M K) * x + b, exactly, padding included.

@@ -1,8 +1,9 @@
 """uvicorn's HTTP protocol, bounded: in connections, in the time and size of a request's head, in lingering.
 
-uvicorn alone lets a silent connection stay for ever, takes a head of any size, after an early answer reads
-the rest of a body without end, and keeps an answer that its client does not read for as long as it likes.
-Where a client offers to go on in another protocol, it takes the body for the next request.
+uvicorn alone lets a silent connection stay for ever, takes a head of any size and any number of requests
+ahead, after an early answer reads the rest of a body without end, and keeps an answer that its client does
+not read for as long as it likes, and the next one behind it. Where a client offers to go on in another
+protocol, it takes the body for the next request.
 """
 
 import asyncio
@@ -27,6 +28,8 @@ from service.refusals import Refusals
 from service.settings import Settings
 
 MAX_HEAD_BYTES = 32 * 1024
+MAX_HEADERS = 128
+MAX_PIPELINED = 16  # requests that wait for the answer before them
 LINGER_S = 3.0  # for a refused client to finish sending: closed at once, it would not read why
 
 
@@ -58,6 +61,8 @@ class BoundedProtocol(HttpToolsProtocol):
     unread: ClassVar[dict["BoundedProtocol", asyncio.TimerHandle]]  # the longest unread first
     _timer: asyncio.TimerHandle | None = None
     _gathered_bytes = 0  # of a head or a trailer: since the parser last handed something over
+    _head_bytes = 0  # of the head that the parser has handed over so far
+    _next_waits = False  # for the client to take the last answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -84,7 +89,10 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
-            self._refuse_malformed(str(error))
+            if self._head_is_too_large():
+                self._refuse_head()
+            else:
+                self._refuse_malformed(str(error))
         if self.transport.is_closing():
             return
         if self._gathered_bytes > MAX_HEAD_BYTES:  # the parser itself knows no bound
@@ -115,12 +123,31 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._head_bytes = 0
         self.scope["extensions"] = {DEPARTURE: self.departure}  # type: ignore[dict-item]
         self._limit(self.bounds.header_timeout_s)
+
+    def on_url(self, url: bytes) -> None:
+        self._count_head(len(url))
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count_head(len(name) + len(value))
+        super().on_header(name, value)
+
+    def _count_head(self, size: int) -> None:
+        self._head_bytes += size
+        if self._head_is_too_large():
+            raise httptools.HttpParserError("the head is too large")  # stops the parser
+
+    def _head_is_too_large(self) -> bool:
+        return self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():  # comes again without the offer
             return
+        if len(self.pipeline) >= MAX_PIPELINED:
+            raise httptools.HttpParserError(f"more than {MAX_PIPELINED} requests ahead")
         self._unlimit()
         self._gathered_bytes = 0
         super().on_headers_complete()
@@ -140,6 +167,12 @@ class BoundedProtocol(HttpToolsProtocol):
             self._limit(self.timeout_keep_alive)  # the rest of a refused body is through
 
     def on_response_complete(self) -> None:
+        if self.transport.is_closing():
+            self._await_reading()
+        elif self.flow.write_paused:  # the next answer would wait for the client too, and be counted nowhere
+            self.flow.pause_reading()
+            self._next_waits = True
+            return
         super().on_response_complete()
         if self.cycle.more_body and self.cycle.response_complete:
             self._limit(LINGER_S)
@@ -155,8 +188,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        if not self.transport.is_closing():
-            self.taken()
+        if self.transport.is_closing():
+            return
+        self.taken()
+        if self._next_waits:
+            self._next_waits = False
+            self.on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()

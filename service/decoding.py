@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from PIL import Image
 
-from service.images import ImageError, Pixels, Target, fit, open_header, upright_rgb
+from service.images import Pixels, Target, fit, upright_rgb
 from service.lifecycle import Departure
+from service.opening import ImageError, in_run_lengths, open_header
 from service.problems import ClientGoneError, DeadlineExceededError
 
 # Below these a thread hop costs more than the decoding, and the loop is held for a fraction of a millisecond:
@@ -99,7 +100,7 @@ class Decoder:
     async def _one(self, data: bytes, target: Target, departure: Departure) -> Prepared:
         if len(data) <= TINY_BYTES and not any(name in data for name in PACKED_CHUNKS):
             image = open_header(data, self._max_pixels)
-            if image.width * image.height <= TINY_PIXELS:
+            if image.width * image.height <= TINY_PIXELS and not in_run_lengths(image):
                 return _finish(image, target)
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._pool, self._in_turn, data, target, departure)

@@ -8,7 +8,7 @@ import orjson
 from starlette.responses import Response
 
 from service.batching import BatcherClosedError, QueueFullError, RunFailedError
-from service.images import ImageError, TooManyPixelsError, UnreadableImageError, UnsupportedFormatError
+from service.opening import ImageError, TooManyPixelsError, UnreadableImageError, UnsupportedFormatError
 from service.registry import NoDefaultError, UnknownModelError, VersionRefusedError, WrongTaskError
 
 MEDIA_TYPE = "application/problem+json"

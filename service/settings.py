@@ -45,9 +45,12 @@ class PrecisionChoice(StrEnum):
 
 
 def _split(value: object) -> object:
-    return (
-        tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
-    )
+    if not isinstance(value, str):
+        return value
+    keys = tuple(part.strip() for part in value.split(",") if part.strip())
+    if value and not keys:  # what holds no key must not open the service to everybody
+        raise ValueError("it holds no key")
+    return keys
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -65,10 +68,11 @@ class Settings(BaseModel):
     models_dir: Path = Field(Path("models"), description="directory of NAME/VERSION artifacts")
     device: Device = Field(Device.CPU, description="cpu, cuda (refuses to start elsewhere), or auto")
     precision: PrecisionChoice = Field(
-        PrecisionChoice.AUTO, description="auto (int8 on a CPU, fp32 on a GPU), fp32, fp16 or int8"
+        PrecisionChoice.AUTO,
+        description="auto (int8 on a CPU where the model has it, else fp32), fp32, fp16 or int8",
     )
     threads: int = Field(
-        0, ge=0, le=1024, description="threads to compute with; 0 takes the container's CPU quota"
+        0, ge=0, le=1024, description="threads to compute with; 0 takes all CPUs of its affinity and quota"
     )
     default_classifier: str = Field("", description="model of /classify when several could serve it")
     default_segmenter: str = Field("", description="model of /segment when several could serve it")
@@ -78,7 +82,7 @@ class Settings(BaseModel):
     queue_timeout_s: Seconds = Field(2.0, description="longest wait for a run to begin; beyond it 503")
     deadline_s: Seconds = Field(10.0, description="from the end of the upload to the answer; beyond it 504")
     stuck_after_s: Seconds = Field(
-        5.0, description="a run told to stop that has not after this long ends the process"
+        5.0, description="if a run told to stop still goes on after this, the process exits with code 70"
     )
     max_body_bytes: Count = Field(16 * MEBIBYTE, description="largest request body; beyond it 413")
     max_image_pixels: Count = Field(1 << 25, description="largest image, width x height; beyond it 413")

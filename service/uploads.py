@@ -22,6 +22,7 @@ IMAGE_FIELDS = frozenset({b"file", b"files"})
 MAX_PART_HEAD_BYTES = 4096
 BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 DISPOSITION = re.compile(rb"(?:^|\r\n)content-disposition:[ \t]*form-data[ \t]*(;[^\r\n]*)", re.IGNORECASE)
+MOST_DIGITS = 20  # of a length that the parser of the head lets through, but for leading zeros
 PARAMETER = re.compile(rb';[ \t]*([a-z*]+)=(?:"((?:[^"\\]|\\.)*)"|([^;"\s]*))', re.IGNORECASE)
 
 
@@ -77,8 +78,9 @@ def check_type(content_type: bytes) -> None:
 
 def check_length(declared: bytes, max_bytes: int) -> None:
     """Refuse a body that says itself that it is too large, before it is read."""
-    if declared.isdigit() and int(declared) > max_bytes:
-        raise BodyTooLargeError(f"the body has {int(declared):,} bytes; at most {max_bytes:,} are taken")
+    length = int(declared.lstrip(b"0")[:MOST_DIGITS] or b"0") if declared.isdigit() else 0
+    if length > max_bytes:
+        raise BodyTooLargeError(f"the body has {length:,} bytes; at most {max_bytes:,} are taken")
 
 
 async def read_body(receive: Receive, limits: UploadLimits, hold: Hold) -> bytes:

@@ -24,7 +24,8 @@ HOLDOUT = 16  # last frames of each category: what public splits hold out
 HOLDOUT_NAME = "last-16-of-each-category"
 REGISTER = (
     "KITTI asks for registration: get the base kit of the road benchmark, data_road.zip, from "
-    "https://www.cvlibs.net/datasets/kitti/eval_road.php, unpack it, and name its directory by --data"
+    "https://www.cvlibs.net/datasets/kitti/eval_road.php, unpack it in DIR so that DIR/data_road/training is "
+    "there, and use --data DIR"
 )
 # What Pillow raises on broken files.
 UNREADABLE = (

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from service.bulk.files import Found
 from service.decoding import Prepared, prepare
-from service.images import ImageError, Target
+from service.images import Target
 from service.models import Model
+from service.opening import ImageError
 from service.padding import padded
 from service.session import CUDA, first_line
 

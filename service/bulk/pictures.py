@@ -10,6 +10,7 @@ from service import images
 from service.bulk.engine import Answer, Fault, read
 from service.bulk.files import Found, ending
 from service.inference import render
+from service.opening import ImageError
 from service.queries import SegmentQuery
 
 
@@ -52,7 +53,7 @@ def draw(answer: Answer, path: Path, query: SegmentQuery, max_pixels: int) -> Fa
     if query.output is images.Output.OVERLAY:
         try:
             photo = images.decode(read(answer.file.path, max_pixels), max_pixels)
-        except (images.ImageError, OSError) as error:
+        except (ImageError, OSError) as error:
             return Fault(answer.file, str(error))
     picture, _ = render(answer.row, answer.size, query, photo)
     try:

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from service.bulk.engine import Answer, Fault, in_order, load, outcomes, read
 from service.bulk.files import Found
-from service.images import ImageError
 from service.models import Model, load_model
+from service.opening import ImageError
 from service.session import CUDA, BadOutputError, Session
 from service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, expected_probabilities

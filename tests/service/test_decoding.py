@@ -23,8 +23,8 @@ from service.queries import SegmentQuery
 from service.registry import Registry
 from service.settings import Settings
 from tests.service.conftest import Start
-from tests.service.harness import RunningService, plain, wait_until
-from tests.service.test_images import png_chunk, png_file
+from tests.service.harness import RunningService, encoded, noise, plain, wait_until
+from tests.service.test_images import png_chunk, png_file, run_length_bmp
 
 TARGET = Target(32, 32, Resize.STRETCH)
 PACKED = zlib.compress(bytes(1 << 20))  # a kilobyte
@@ -65,6 +65,14 @@ def test_a_small_file_that_unpacks_to_megabytes_goes_to_one(pool: CountedPool, n
     data = png_file(32, 32, 8, 0, ROWS, png_chunk(name, CHUNKS[name]) * 10)
     assert len(data) < TINY_BYTES
     assert decode(pool, data) == (32, 32)
+    assert pool.jobs == 1
+
+
+def test_run_lengths_go_to_one_however_few(pool: CountedPool) -> None:
+    """Pillow decodes them in Python: ten milliseconds for what is tiny otherwise."""
+    assert decode(pool, encoded(noise(32, 32), "BMP")) == (32, 32)
+    assert pool.jobs == 0
+    assert decode(pool, run_length_bmp(32, 32)) == (32, 32)
     assert pool.jobs == 1
 
 

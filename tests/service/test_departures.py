@@ -15,8 +15,9 @@ import pytest
 from service.artifact import Resize
 from service.batching import Batcher, Limits
 from service.decoding import Decoder, PixelBudget
-from service.images import Target, UnreadableImageError
+from service.images import Target
 from service.lifecycle import Departure
+from service.opening import UnreadableImageError
 from service.padding import Images
 from service.problems import ClientGoneError
 from tests.service.conftest import Start

@@ -14,12 +14,13 @@ from PIL import Image
 
 from service import images
 from service.artifact import Resize
-from service.images import (
+from service.images import Target
+from service.opening import (
     ImageError,
-    Target,
     TooManyPixelsError,
     UnreadableImageError,
     UnsupportedFormatError,
+    open_header,
 )
 from tests.service.harness import encoded, noise
 
@@ -127,7 +128,7 @@ def test_grey_wider_than_sixteen_bits_is_clipped() -> None:
 def test_sixteen_bits_of_grey_stay_small() -> None:
     """Eight bytes a pixel at most: of the largest image allowed, a quarter of a gigabyte."""
     data = png_file(1024, 1024, 16, 0, sixteen_bit_rows(np.full((1024, 1024), 1000, np.uint16)))
-    image = images.open_header(data, LIMIT)
+    image = open_header(data, LIMIT)
     image.load()
     tracemalloc.start()
     try:
@@ -312,7 +313,6 @@ def segments(marker: bytes, content: bytes, count: int) -> bytes:
 
 
 PIECES = {
-    "exif that Pillow joins one by one": segments(b"\xe1", b"Exif\0\0" + bytes(10), 50_000),
     "empty segments": segments(b"\xe5", b"", 50_000),
     "filling between segments": encoded(noise(24, 24), "JPEG")[:2] + b"\xff" * 50_000 + b"\xe5\0\2",
     "chunks before the image": png_file(1, 1, 8, 2, b"\0abc", png_chunk(b"prVt", b"") * 50_000),
@@ -329,6 +329,36 @@ def test_millions_of_small_pieces_are_not_read_to_the_end(data: bytes) -> None:
     """Each costs Pillow microseconds, and some cost it a copy of all before them."""
     with pytest.raises(UnreadableImageError, match="in too many small pieces"):
         images.decode(data, LIMIT)
+
+
+def test_exif_that_pillow_joins_piece_by_piece_is_refused() -> None:
+    assert images.decode(segments(b"\xe1", b"Exif\0\0" + bytes(10), 16), LIMIT).size == (24, 24)
+    with pytest.raises(UnreadableImageError, match="more than 16 blocks of EXIF"):
+        images.decode(segments(b"\xe1", b"Exif\0\0" + bytes(10), 17), LIMIT)
+
+
+def exif(values: int) -> bytes:
+    """An orientation of so many fractions."""
+    entry = struct.pack("<HHII", 0x0112, 5, values, 26)
+    return b"II*\0" + struct.pack("<IH", 8, 1) + entry + bytes(4) + struct.pack("<II", 1, 1) * values
+
+
+def test_an_orientation_of_a_million_numbers_is_not_read() -> None:
+    tracemalloc.start()
+    try:
+        assert images.decode(encoded(noise(3, 2), exif=exif(1_000_000)), LIMIT).size == (3, 2)
+        assert tracemalloc.get_traced_memory()[1] < 60_000_000  # the file itself, some times over
+    finally:
+        tracemalloc.stop()
+
+
+def test_arithmetic_coding_is_refused() -> None:
+    whole = encoded(noise(24, 24), "JPEG")
+    for kind in (b"\xc9", b"\xca"):
+        with pytest.raises(UnsupportedFormatError, match="arithmetic"):
+            images.decode(whole.replace(b"\xff\xc0", b"\xff" + kind, 1), LIMIT)
+    profile = encoded(noise(24, 24), "JPEG", icc_profile=b"\xff\xc9" * 50_000)  # where it means nothing
+    assert images.decode(profile, LIMIT).size == (24, 24)
 
 
 def test_as_many_pieces_as_encoders_write_are_read() -> None:

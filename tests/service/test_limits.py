@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
+from service.connections import MAX_PIPELINED
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 from tests.service.test_images import png_file
@@ -242,6 +243,34 @@ def test_a_connection_takes_many_requests_and_pipelines_them(service: RunningSer
     with connect(service) as connection:
         connection.sendall((head(len(RED)) + RED) * 5)
         assert good_answers(connection, 5) == 5
+
+
+def test_no_more_than_a_few_requests_are_taken_ahead(service: RunningService) -> None:
+    """Each would be kept until the one before it is answered, and a read holds fourteen thousand."""
+    with connect(service) as connection:
+        connection.sendall(HEALTH * (1 + MAX_PIPELINED))
+        assert good_answers(connection, 1 + MAX_PIPELINED) == 1 + MAX_PIPELINED
+    with connect(service) as connection, contextlib.suppress(ConnectionError):
+        connection.sendall(HEALTH * 5_000)
+        stream = connection.makefile("rb")
+        assert stream.read().count(b" 200 ") < 100
+    assert _answers(service)
+
+
+@pytest.mark.parametrize("line", [b"a:b\r\n" * 200, b"X: " + b"a" * 40_000 + b"\r\n"])
+def test_a_large_head_that_comes_at_once_is_refused(service: RunningService, line: bytes) -> None:
+    with connect(service) as connection:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n")
+        status, problem = read_answer(connection)
+        assert (status, problem["type"]) == (431, "urn:quatserve:problem:headers-too-large")
+        assert closed(connection)
+
+
+def test_a_length_of_many_zeros_is_a_length(service: RunningService) -> None:
+    for value, status in (("0" * 5000 + str(len(RED)), 200), ("0" * 5000 + "9" * 12, 413)):
+        with connect(service) as connection:
+            connection.sendall(head(value) + RED)
+            assert read_answer(connection)[0] == status
 
 
 def good_answers(connection: socket.socket, count: int) -> int:

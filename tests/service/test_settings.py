@@ -108,6 +108,13 @@ def test_an_empty_secret_does_not_open_the_service(tmp_path: Path) -> None:
         parse(["--api-keys-file", str(tmp_path / "keys")], {})
 
 
+@pytest.mark.parametrize("value", [",", " ", " , "])
+def test_a_list_without_a_key_does_not_open_the_service(value: str) -> None:
+    with pytest.raises(SettingsError, match="api_keys it holds no key"):
+        parse([], {variable_of("api_keys"): value})
+    assert parse([], {variable_of("api_keys"): ""}).keys() == ()
+
+
 def test_a_secret_that_is_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="keys cannot be read \\(it is no text\\)"):

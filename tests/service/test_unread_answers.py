@@ -18,8 +18,9 @@ from service.connections import bounded_protocol
 from service.metrics import Metrics
 from service.refusals import Refusals
 from service.settings import Settings
+from tests.service.artifacts import CLASSIFIER
 from tests.service.conftest import Start
-from tests.service.harness import RunningService, encoded, noise, wait_until
+from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 from tests.stress.connection import post
 
 PHOTO = encoded(noise(2400, 1200) // 64 * 64, "JPEG")  # its overlay is 9 MB: more than the system buffers
@@ -106,7 +107,7 @@ def test_a_client_that_does_not_read_holds_up_the_end_no_longer_than_allowed(beg
 
 @pytest.mark.parametrize("again", [True, False])
 def test_a_client_that_neither_reads_nor_sends_on_holds_up_no_end(begin: Start, again: bool) -> None:
-    """Its second request is cancelled, and the refusal would wait behind the answer that is not read."""
+    """Its second request is not looked at before the answer to the first is read."""
     running = begin(drain_timeout_s=20 if again else 0.5, upload_timeout_s=60)
     with deaf_client(running) as connection:
         wait_for_answers(running, 1)
@@ -114,15 +115,63 @@ def test_a_client_that_neither_reads_nor_sends_on_holds_up_no_end(begin: Start, 
         time.sleep(0.5)
         running.signal(signal.SIGTERM)
         wait_until(lambda: '"draining"' in running.log())
-        assert '"accepted":1' in running.log()
+        assert '"accepted":0' in running.log()
         if again:
             running.signal(signal.SIGTERM)
         assert running.process.wait(15) == 0
 
 
-async def empty(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body"})
+def test_the_next_request_waits_until_the_answer_is_read(begin: Start) -> None:
+    """Its answer would be held beside the first, and counted by nothing."""
+    running = begin()
+    with deaf_client(running) as connection:
+        wait_for_answers(running, 1)
+        connection.sendall(post("/classify", plain((200, 60, 40))) * 2)
+        time.sleep(1)
+        assert running.metric("quatserve_run_seconds_count", model=CLASSIFIER) == 0
+        stream = connection.makefile("rb")
+        for _ in range(3):
+            assert b" 200 " in stream.readline()
+            while (line := stream.readline().strip()) != b"":
+                if line.startswith(b"content-length:"):
+                    length = int(line.split(b":")[1])
+            assert len(stream.read(length)) == length
+        assert running.metric("quatserve_run_seconds_count", model=CLASSIFIER) == 2
+
+
+def answering(body: bytes) -> Callable[..., Awaitable[None]]:
+    """An application that answers with this, whatever it is asked."""
+
+    async def app(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
+        length = str(len(body)).encode()
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+        await send({"type": "http.response.body", "body": body})
+
+    return app
+
+
+def left_of(body: bytes, client: Callable[[int], None], **settings: float) -> tuple[int, int, int]:
+    """Requests answered, connections and unread answers, 1.5 s after a client has come to its end."""
+    protocol, state = bounded_protocol(Settings(**settings), Refusals(Metrics())), ServerState()
+    config = uvicorn.Config(
+        answering(body), http=protocol, timeout_keep_alive=1, log_config=None, lifespan="off"
+    )
+
+    async def scenario() -> tuple[int, int, int]:
+        make = lambda: protocol(config=config, server_state=state, app_state={})  # noqa: E731
+        listening = socket.create_server(("127.0.0.1", 0))
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        server = await asyncio.get_running_loop().create_server(make, sock=listening)
+        await asyncio.to_thread(client, listening.getsockname()[1])
+        await asyncio.sleep(1.5)
+        left = state.total_requests, len(state.connections), len(protocol.unread)
+        for connection in state.connections:
+            connection.transport.abort()  # or the loop waits for it
+        server.close()
+        return left
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(scenario())
 
 
 def reset(port: int) -> None:
@@ -135,16 +184,16 @@ def reset(port: int) -> None:
 
 def test_a_connection_that_was_reset_is_forgotten() -> None:
     """Found among the unread after its time as an idle one, it would stay there for ever."""
-    protocol, state = bounded_protocol(Settings(), Refusals(Metrics())), ServerState()
-    config = uvicorn.Config(empty, http=protocol, timeout_keep_alive=1, log_config=None, lifespan="off")
+    assert left_of(b"", reset) == (1, 0, 0)
 
-    async def scenario() -> None:
-        make = lambda: protocol(config=config, server_state=state, app_state={})  # noqa: E731
-        server = await asyncio.get_running_loop().create_server(make, "127.0.0.1", 0)
-        await asyncio.to_thread(reset, server.sockets[0].getsockname()[1])
-        await asyncio.sleep(1.5)
-        server.close()
 
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(scenario())
-    assert (state.total_requests, state.connections, protocol.unread) == (1, set(), {})
+def test_a_last_answer_that_nobody_reads_is_given_up() -> None:
+    """It is too short for the transport to complain, and a transport that closes waits for its client."""
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+
+        def ask(port: int) -> None:
+            connection.connect(("127.0.0.1", port))
+            connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+
+        assert left_of(bytes(50_000), ask, answer_timeout_s=0.5) == (1, 0, 0)

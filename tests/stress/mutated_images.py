@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from service.images import START_OF_SCAN
+from service.opening import START_OF_SCAN
 from tests.service.artifacts import write_both
 from tests.service.harness import encoded, noise
 from tests.service.test_images import png_chunk, png_file, sixteen_bit_rows

@@ -1,7 +1,8 @@
 """Download a data set and unpack it.
 
 The archive is the official one; its digest is checked, and a download that broke off goes on where it
-stopped. KITTI cannot be downloaded without an account: `download kitti-road` says where to get one.
+stopped. KITTI cannot be downloaded without an account: `download kitti-road --out data` says where to get
+one, and nothing more.
 """
 
 import argparse

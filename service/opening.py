@@ -1,0 +1,140 @@
+"""Bytes to an image whose size is known: every format's way to cost much for few bytes is refused here."""
+
+import io
+
+from PIL import Image
+
+SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
+FORMATS = tuple(SIGNATURES.values())
+OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
+START_OF_SCAN = b"\xff\xda"
+ARITHMETIC_FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in range(0xC9, 0xD0) if kind != 0xCC)
+NO_SEGMENT = frozenset(bytes([kind]) for kind in (0x00, 0x01, *range(0xD0, 0xDA), 0xFF))
+EXIF = b"Exif\0\0"
+MAX_EXIFS = 16  # Pillow joins them, and reads numbers from the whole; one is usual, a file of frames has some
+MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; encoders write ten
+MAX_SIDE = 65_535  # Pillow's tables for resizing grow with the sides, not with the pixels
+RUN_LENGTHS = (1, 2)  # of 8 and of 4 bits: Pillow decodes them in Python, slowly
+MAX_RUN_LENGTH_PIXELS = 2**20
+HEADER_READS = 2_048  # of a JPEG segment there are four, of a PNG chunk three; 256 segments hold 16 MiB
+BYTES_PER_READ = 64  # on average, of what follows the header: encoders write pieces of thousands
+RUN_LENGTH_READS_PER_PIXEL = 4  # a run is two, and as many end a line
+IN_PIECES = "the image is in too many small pieces"
+
+# Our own bound is a setting and is checked before decoding; Pillow's would only warn, and on a thread.
+Image.MAX_IMAGE_PIXELS = None
+
+
+class ImageError(Exception):
+    """ImageError
+    ├── UnreadableImageError     not an image, or a damaged one
+    ├── UnsupportedFormatError   an image, but of a format that is not served
+    └── TooManyPixelsError       larger than the bound, found before decoding
+    """
+
+    index: int | None = None  # which image of several, set by whoever counts them
+
+
+class UnreadableImageError(ImageError):
+    """Not an image, or a damaged one."""
+
+
+class UnsupportedFormatError(ImageError):
+    """An image, but of a format that is not served."""
+
+
+class TooManyPixelsError(ImageError):
+    """Larger than the bound, found before decoding."""
+
+
+class _CountedReads(io.BytesIO):
+    """A file in memory that may be read so many times.
+
+    Pillow walks through segments, chunks and runs in Python, whose cost is in their number and not in their
+    bytes: millions of empty ones hold the interpreter for seconds, and all other clients with it.
+    """
+
+    def __init__(self, data: bytes, reads: int) -> None:
+        super().__init__(data)
+        self.left = reads
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.left -= 1
+        if self.left < 0:
+            raise UnreadableImageError(IN_PIECES)
+        return super().read(size)
+
+
+def format_of(data: bytes) -> str:
+    """The format by its first bytes: names and headers lie."""
+    for signature, name in SIGNATURES.items():
+        if data.startswith(signature):
+            return name
+    if data.startswith(OTHER_SIGNATURES) or data[4:8] == b"ftyp":
+        raise UnsupportedFormatError(f"the image is not one of {', '.join(FORMATS)}")
+    raise UnreadableImageError("the data does not begin like an image")
+
+
+def open_header(data: bytes, max_pixels: int) -> Image.Image:
+    """The image with its size known and checked; its pixels are not decoded yet."""
+    if not data:
+        raise UnreadableImageError("the image is empty")
+    name = format_of(data)
+    if name == "JPEG" and data.count(EXIF) > MAX_EXIFS:
+        raise UnreadableImageError(f"the image has more than {MAX_EXIFS} blocks of EXIF")
+    file = _CountedReads(data, HEADER_READS)
+    try:
+        image = Image.open(file, formats=(name,))
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises eight kinds and more on bad files
+        raise UnreadableImageError(f"the {name} header cannot be read") from error
+    _check_size(image, max_pixels)
+    pixels = image.width * image.height
+    if name == "JPEG":
+        _check_coding(data)
+        _check_scans(data.count(START_OF_SCAN), pixels, max_pixels)
+    file.left += RUN_LENGTH_READS_PER_PIXEL * pixels if name == "BMP" else len(data) // BYTES_PER_READ
+    return image
+
+
+def in_run_lengths(image: Image.Image) -> bool:
+    """Whether it is a BMP that Pillow decodes in Python."""
+    return image.format == "BMP" and image.info["compression"] in RUN_LENGTHS
+
+
+def _check_size(image: Image.Image, max_pixels: int) -> None:
+    pixels = image.width * image.height
+    if pixels > max_pixels:
+        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+    if max(image.size) > MAX_SIDE:
+        raise TooManyPixelsError(
+            f"{image.width} x {image.height} pixels; at most {MAX_SIDE:,} a side are taken"
+        )
+    if in_run_lengths(image) and pixels > MAX_RUN_LENGTH_PIXELS:
+        raise TooManyPixelsError(
+            f"{pixels:,} pixels in run lengths; at most {MAX_RUN_LENGTH_PIXELS:,} are taken of such a BMP"
+        )
+
+
+def _check_coding(data: bytes) -> None:
+    """Arithmetic coding packs a billion decisions into a few megabytes; no browser reads it."""
+    at = 2
+    for _ in range(HEADER_READS):
+        marker = data[at : at + 2]
+        if marker in ARITHMETIC_FRAMES:
+            raise UnsupportedFormatError("the JPEG is in arithmetic coding")
+        if marker == START_OF_SCAN or len(marker) < 2:
+            return
+        segment = marker[:1] == b"\xff" and marker[1:] not in NO_SEGMENT
+        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if segment else 1
+    raise UnreadableImageError(IN_PIECES)
+
+
+def _check_scans(scans: int, pixels: int, max_pixels: int) -> None:
+    """A progressive JPEG passes over all its pixels in every scan, and a scan may be fifty bytes."""
+    if scans * pixels > MAX_SCANS * max_pixels:
+        allowed = MAX_SCANS * max_pixels // pixels
+        raise TooManyPixelsError(
+            f"{scans} scans of {pixels:,} pixels; at most {allowed} of that size are taken"
+        )
