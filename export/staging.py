@@ -8,17 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from service.artifact import DESCRIPTION_FILE, NAME_PATTERN
+from service.artifact import DESCRIPTION_FILE, NAME_PATTERN, VERSION_PATTERN
 from training.errors import UserError
 
 
 def name_and_version(out: Path) -> tuple[str, int]:
     """models/NAME/VERSION -> NAME, VERSION."""
     out = out.absolute()
-    if not NAME_PATTERN.fullmatch(out.parent.name) or not out.name.isdecimal() or out.name.startswith("0"):
+    if not (NAME_PATTERN.fullmatch(out.parent.name) and VERSION_PATTERN.fullmatch(out.name)):
         raise UserError(
             f"{out.parent.name}/{out.name} does not name an artifact: use NAME/VERSION, the name in lower "
-            "case with dashes and the version a whole number, as in models/cifar10-quaternion/1"
+            "case with dashes and the version up to nine digits, as in models/cifar10-quaternion/1"
         )
     return out.parent.name, int(out.name)
 

@@ -75,9 +75,10 @@ def create_app(
     registry.start()
     metrics.watch(registry.serving)
     pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images", initializer=step_back)
-    inference = Inference(settings, registry, metrics, pool)
+    parser = ThreadPoolExecutor(1, thread_name_prefix="tensors", initializer=step_back)
+    inference = Inference(settings, registry, metrics, pool, parser)
     gateway = Gateway(
-        _api(inference, lifecycle, metrics, registry, pool, repository=bool(settings.keys())),
+        _api(inference, lifecycle, metrics, registry, [pool, parser], repository=bool(settings.keys())),
         hot={"/classify": inference.classify, "/segment": inference.segment},
         keys=KeyRing(settings.keys()),
         lifecycle=lifecycle,
@@ -92,7 +93,7 @@ def _api(
     lifecycle: Lifecycle,
     metrics: Metrics,
     registry: Registry,
-    pool: ThreadPoolExecutor,
+    pools: list[ThreadPoolExecutor],
     *,
     repository: bool,
 ) -> FastAPI:
@@ -102,7 +103,8 @@ def _api(
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
         await registry.close()
-        pool.shutdown(wait=False, cancel_futures=True)
+        for pool in pools:
+            pool.shutdown(wait=False, cancel_futures=True)
 
     app = FastAPI(
         title="Quaternion networks",

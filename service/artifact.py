@@ -17,6 +17,7 @@ PROBE_FILE: Final = "probe.npz"
 CARD_FILE = "README.md"
 INPUT_NAME = "images"
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
 
 
 class ArtifactError(Exception):

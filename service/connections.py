@@ -62,6 +62,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _timer: asyncio.TimerHandle | None = None
     _gathered_bytes = 0  # of a head or a trailer: since the parser last handed something over
     _head_bytes = 0  # of the head that the parser has handed over so far
+    _head_is_too_large = False
     _next_waits = False  # for the client to take the last answer
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -89,11 +90,11 @@ class BoundedProtocol(HttpToolsProtocol):
         try:
             self._parse(data)
         except httptools.HttpParserError as error:
-            if self._head_is_too_large():
+            if self._head_is_too_large:
                 self._refuse_head()
             else:
                 self._refuse_malformed(str(error))
-        if self.transport.is_closing():
+        if self in self.lingering or self.transport.is_closing():
             return
         if self._gathered_bytes > MAX_HEAD_BYTES:  # the parser itself knows no bound
             self._refuse_head()
@@ -137,11 +138,9 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _count_head(self, size: int) -> None:
         self._head_bytes += size
-        if self._head_is_too_large():
+        self._head_is_too_large = self._head_bytes > MAX_HEAD_BYTES or len(self.headers) >= MAX_HEADERS
+        if self._head_is_too_large:
             raise httptools.HttpParserError("the head is too large")  # stops the parser
-
-    def _head_is_too_large(self) -> bool:
-        return self._head_bytes > MAX_HEAD_BYTES or len(self.headers or ()) > MAX_HEADERS
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():  # comes again without the offer
@@ -171,6 +170,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._await_reading()
         elif self.flow.write_paused:  # the next answer would wait for the client too, and be counted nowhere
             self.flow.pause_reading()
+            self._unlimit()  # a head that is half here cannot come on
             self._next_waits = True
             return
         super().on_response_complete()
@@ -194,6 +194,8 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._next_waits:
             self._next_waits = False
             self.on_response_complete()
+            if self._gathered_bytes:
+                self._limit(self.bounds.header_timeout_s)
 
     def timeout_keep_alive_handler(self) -> None:
         self._close()

@@ -12,14 +12,13 @@ from PIL import Image
 
 from service.images import Pixels, Target, fit, upright_rgb
 from service.lifecycle import Departure
-from service.opening import ImageError, in_run_lengths, open_header
+from service.opening import PACKED_CHUNKS, ImageError, in_run_lengths, open_header
 from service.problems import ClientGoneError, DeadlineExceededError
 
 # Below these a thread hop costs more than the decoding, and the loop is held for a fraction of a millisecond:
-# but not by a PNG with one of these chunks, which Pillow unpacks with the header, to a megabyte each.
+# but not by a PNG with packed chunks, which Pillow unpacks with the header, to a megabyte each.
 TINY_BYTES = 16 * 1024
 TINY_PIXELS = 64 * 64
-PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")
 LARGEST_AT_ONCE = 4  # of the largest images, decoded beside each other: 4 to 17 bytes a pixel, by kind
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import orjson
 from numpy.typing import NDArray
@@ -27,9 +27,6 @@ from service.settings import Settings
 from service.tensors import HEADER_LENGTH, read_request, write_response
 from service.tickets import Outcome
 from service.uploads import Hold, UploadLimits, UploadMemory, check_length, check_type, images_of, read_body
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +69,17 @@ def render(
 class Inference:
     """Handlers of `POST /classify` and `POST /segment`."""
 
-    def __init__(self, settings: Settings, registry: Registry, metrics: Metrics, pool: Executor) -> None:
-        self._registry, self._pool = registry, pool
+    def __init__(
+        self, settings: Settings, registry: Registry, metrics: Metrics, pool: Executor, parser: Executor
+    ) -> None:
+        """`pool` is for images; `parser`, of one thread, for documents, 30 times their bytes in memory."""
+        self._registry, self._pool, self._parser = registry, pool, parser
         self._stages = metrics.stages
         self._budget = PixelBudget(LARGEST_AT_ONCE * settings.max_image_pixels, settings.deadline_s)
         self._decoder = Decoder(pool, settings.max_image_pixels, self._budget)
         self._deadline_s = settings.deadline_s
         self._max_pixels = settings.max_image_pixels
         self._memory = UploadMemory(settings.upload_memory_bytes)
-        self._parsing = asyncio.Lock()  # a document is 30 times its bytes in memory, until it is a tensor
         self._limits = UploadLimits(
             max_body_bytes=settings.max_body_bytes,
             max_images=settings.max_images,
@@ -130,10 +129,9 @@ class Inference:
             async with self._deadline():
                 with find().lease() as serving:
                     description, length = serving.model.description, request.headers.get(HEADER_LENGTH)
-                    async with self._parsing:
-                        asked = await self._aside(
-                            read_request, body, length, description, self._limits.max_images
-                        )
+                    asked = await asyncio.get_running_loop().run_in_executor(
+                        self._parser, read_request, body, length, description, self._limits.max_images
+                    )
                     with serving.batcher.admit(len(asked.images)):
                         outcome = await serving.batcher.infer(list(asked.images), departure_of(request).watch)
         content, headers = write_response(asked, description, outcome.rows)
@@ -189,13 +187,9 @@ class Inference:
                 return render(road, size, query, images.decode(data, self._max_pixels) if overlay else None)
 
         begun = time.perf_counter()
-        rendered = await self._aside(job)
+        rendered = await asyncio.get_running_loop().run_in_executor(self._pool, job)
         self._stages["render"].observe(time.perf_counter() - begun)
         return rendered
-
-    async def _aside(self, work: Callable[P, T], *arguments: P.args, **_: P.kwargs) -> T:
-        """Off the event loop: this may take long enough for the other clients to notice."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work, *arguments)
 
 
 def _headers(serving: Serving, fraction: float, timings: Timings) -> dict[str, str]:

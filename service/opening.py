@@ -1,17 +1,26 @@
 """Bytes to an image whose size is known: every format's way to cost much for few bytes is refused here."""
 
 import io
+import re
 
 from PIL import Image
 
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
 FORMATS = tuple(SIGNATURES.values())
 OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
+START_OF_IMAGE = 2  # bytes
 START_OF_SCAN = b"\xff\xda"
+END_OF_IMAGE = b"\xff\xd9"
+MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 ARITHMETIC_FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in range(0xC9, 0xD0) if kind != 0xCC)
+FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in (*range(0xC0, 0xC4), *range(0xC5, 0xC8), 0xDE))
 NO_SEGMENT = frozenset(bytes([kind]) for kind in (0x00, 0x01, *range(0xD0, 0xDA), 0xFF))
-EXIF = b"Exif\0\0"
-MAX_EXIFS = 16  # Pillow joins them, and reads numbers from the whole; one is usual, a file of frames has some
+PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")  # of a PNG: Pillow unpacks each, to a megabyte
+MAX_BLOCKS = {
+    "JPEG": {b"Exif\0\0": 16},  # joined, and numbers are read from the whole; a file of frames has some
+    "PNG": dict.fromkeys(PACKED_CHUNKS, 128),
+}
+MAX_MARKERS = 50_000
 MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; encoders write ten
 MAX_SIDE = 65_535  # Pillow's tables for resizing grow with the sides, not with the pixels
 RUN_LENGTHS = (1, 2)  # of 8 and of 4 bits: Pillow decodes them in Python, slowly
@@ -80,8 +89,9 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
     if not data:
         raise UnreadableImageError("the image is empty")
     name = format_of(data)
-    if name == "JPEG" and data.count(EXIF) > MAX_EXIFS:
-        raise UnreadableImageError(f"the image has more than {MAX_EXIFS} blocks of EXIF")
+    if name == "JPEG":
+        _check_frame(data)
+    _check_blocks(data, name)
     file = _CountedReads(data, HEADER_READS)
     try:
         image = Image.open(file, formats=(name,))
@@ -92,8 +102,7 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
     _check_size(image, max_pixels)
     pixels = image.width * image.height
     if name == "JPEG":
-        _check_coding(data)
-        _check_scans(data.count(START_OF_SCAN), pixels, max_pixels)
+        _check_scans(data, pixels, max_pixels)
     file.left += RUN_LENGTH_READS_PER_PIXEL * pixels if name == "BMP" else len(data) // BYTES_PER_READ
     return image
 
@@ -101,6 +110,14 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
 def in_run_lengths(image: Image.Image) -> bool:
     """Whether it is a BMP that Pillow decodes in Python."""
     return image.format == "BMP" and image.info["compression"] in RUN_LENGTHS
+
+
+def _check_blocks(data: bytes, name: str) -> None:
+    """What Pillow joins or unpacks, however often it comes."""
+    for blocks, most in MAX_BLOCKS.get(name, {}).items():
+        if data.count(blocks) > most:
+            shown = blocks.rstrip(b"\0").decode()
+            raise UnreadableImageError(f"the {name} has more than {most} blocks of {shown}")
 
 
 def _check_size(image: Image.Image, max_pixels: int) -> None:
@@ -117,24 +134,44 @@ def _check_size(image: Image.Image, max_pixels: int) -> None:
         )
 
 
-def _check_coding(data: bytes) -> None:
-    """Arithmetic coding packs a billion decisions into a few megabytes; no browser reads it."""
-    at = 2
+def _check_frame(data: bytes) -> None:
+    """The header of a JPEG before Pillow sees it, which keeps whatever frames it finds."""
+    at, frames = START_OF_IMAGE, 0
     for _ in range(HEADER_READS):
         marker = data[at : at + 2]
-        if marker in ARITHMETIC_FRAMES:
-            raise UnsupportedFormatError("the JPEG is in arithmetic coding")
         if marker == START_OF_SCAN or len(marker) < 2:
             return
-        segment = marker[:1] == b"\xff" and marker[1:] not in NO_SEGMENT
-        at += 2 + int.from_bytes(data[at + 2 : at + 4]) if segment else 1
+        if marker in ARITHMETIC_FRAMES:  # a billion decisions in a few megabytes; no browser reads it
+            raise UnsupportedFormatError("the JPEG is in arithmetic coding")
+        frames += marker in FRAMES
+        if frames > 1:
+            raise UnreadableImageError("the JPEG has more than one frame")
+        at = _after(marker, data, at)
     raise UnreadableImageError(IN_PIECES)
 
 
-def _check_scans(scans: int, pixels: int, max_pixels: int) -> None:
+def _check_scans(data: bytes, pixels: int, max_pixels: int) -> None:
     """A progressive JPEG passes over all its pixels in every scan, and a scan may be fifty bytes."""
-    if scans * pixels > MAX_SCANS * max_pixels:
-        allowed = MAX_SCANS * max_pixels // pixels
-        raise TooManyPixelsError(
-            f"{scans} scans of {pixels:,} pixels; at most {allowed} of that size are taken"
-        )
+    allowed = MAX_SCANS * max_pixels // max(1, pixels)
+    if data.count(START_OF_SCAN) > allowed and _has_more_scans(data, allowed):
+        raise TooManyPixelsError(f"at most {allowed} scans of {pixels:,} pixels are taken")
+
+
+def _has_more_scans(data: bytes, allowed: int) -> bool:
+    """Of those before the image's end, behind which a phone may have put a film."""
+    at, scans = START_OF_IMAGE, 0
+    for _ in range(MAX_MARKERS):
+        found = MARKER.search(data, at)
+        if found is None or found[0] == END_OF_IMAGE:
+            return False
+        scans += found[0] == START_OF_SCAN
+        if scans > allowed:
+            return True
+        at = _after(found[0], data, found.start())
+    raise UnreadableImageError(IN_PIECES)
+
+
+def _after(marker: bytes, data: bytes, at: int) -> int:
+    """Where a marker's segment ends; a byte on where it has none."""
+    segment = marker[:1] == b"\xff" and marker[1:] not in NO_SEGMENT
+    return at + (2 + int.from_bytes(data[at + 2 : at + 4]) if segment else 1)

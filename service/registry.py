@@ -19,6 +19,7 @@ from service.settings import Settings, SettingsError
 from service.versions import NothingToServeError, versions_on_disk
 
 log = logging.getLogger("service.registry")
+NO_VERSION = 0  # of a name whose directory cannot be listed: true ones begin with 1
 LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
 
 
@@ -210,7 +211,11 @@ class Registry:
             return await asyncio.wait_for(asyncio.wrap_future(loading), self._loading_limit_s)
         except TimeoutError:
             self._hanging[name] = loading
-            return None, [_refuse(name, versions[0], f"not loaded within {self._loading_limit_s:g} s")]
+            return None, [
+                _refuse(
+                    name, max(versions, default=NO_VERSION), f"not loaded within {self._loading_limit_s:g} s"
+                )
+            ]
 
     def _best_of_behind(self, name: str, versions: list[int], current: Model | None) -> Found:
         """As `_best_of`, while others are served."""
@@ -221,6 +226,9 @@ class Registry:
         self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()
     ) -> Found:
         """The highest version that loads; the current one is not loaded again."""
+        if not versions:
+            reason = f"{self._settings.models_dir / name} cannot be read: what is served goes on"
+            return current, [_refuse(name, NO_VERSION, reason)]
         refused: list[Refusal] = []
         for version in versions:
             if current is not None and current.description.version == version:

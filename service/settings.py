@@ -136,17 +136,21 @@ class Settings(BaseModel):
     def keys(self) -> tuple[str, ...]:
         """All API keys, from the list and from the file."""
         listed = tuple(key.get_secret_value() for key in self.api_keys)
-        if self.api_keys_file is None:
-            return listed
+        keys = listed + (() if self.api_keys_file is None else self._keys_of(self.api_keys_file))
+        if not all(key.isascii() and key.isprintable() for key in keys):
+            raise SettingsError("api_keys: a key must be of printable ASCII characters, as headers are")
+        return keys
+
+    def _keys_of(self, file: Path) -> tuple[str, ...]:
         try:
-            lines = self.api_keys_file.read_text().splitlines()
+            lines = file.read_text().splitlines()
         except (OSError, UnicodeDecodeError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is no text"
-            raise SettingsError(f"api_keys_file: {self.api_keys_file} cannot be read ({reason})") from error
+            raise SettingsError(f"api_keys_file: {file} cannot be read ({reason})") from error
         found = tuple(line.strip() for line in lines if line.strip())
         if not found:  # an empty secret must not open the service to everybody
-            raise SettingsError(f"api_keys_file: {self.api_keys_file} holds no key")
-        return listed + found
+            raise SettingsError(f"api_keys_file: {file} holds no key")
+        return found
 
 
 def flag_of(name: str) -> str:

@@ -4,7 +4,7 @@ import hashlib
 import shutil
 import tarfile
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from . import kitti
 from .cifar import CIFAR10, CIFAR100, CifarLayout, read_cifar, read_label_names
@@ -89,13 +89,19 @@ def unpack(archive: Path, folder: Path) -> None:
     part = folder.with_name(f".{folder.name}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:
+        part.mkdir()
         with tarfile.open(archive) as tar:
-            tar.extractall(part, filter="data")  # refuses links and paths that lead outside
-        if not (part / folder.name).is_dir():
+            for member in tar:  # by hand: plain files of that one folder, and nothing that leads outside
+                path = PurePosixPath(member.name)
+                content = tar.extractfile(member) if member.isreg() else None
+                if content and path.parent == PurePosixPath(folder.name):
+                    with (part / path.name).open("wb") as file:
+                        shutil.copyfileobj(content, file)
+        if not any(part.iterdir()):
             raise UserError(f"{archive} has no folder {folder.name}: it is another archive")
         if folder.exists():
             shutil.rmtree(folder)
-        (part / folder.name).rename(folder)
+        part.rename(folder)
     except tarfile.TarError as error:
         raise UserError(f"{archive} cannot be unpacked ({error}): get it again") from error
     finally:

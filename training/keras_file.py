@@ -34,7 +34,7 @@ def read_keras(path: Path) -> KerasModel:
     try:
         with h5py.File(path) as file:
             return _model(file)
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, RuntimeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{path} cannot be read as a network that Keras 2 saved: {reason}") from error
 
@@ -54,6 +54,8 @@ def _input_shape(configs: dict[str, dict[str, Any]]) -> tuple[int, int, int]:
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(f"one input of (channels, height, width) is expected, found {shapes}")
     channels, height, width = shapes[0][1:]
+    if not all(isinstance(side, int) and side > 0 for side in (channels, height, width)):
+        raise ValueError(f"an input of fixed size is expected, found {shapes[0]}")
     return channels, height, width
 
 

@@ -49,14 +49,15 @@ def import_keras(path: Path, run: Path) -> Recipe:
 def network_of(model: KerasModel) -> Network:
     """Our network with the file's weights, in evaluation mode."""
     algebra = _algebra(model)
-    kernels = [layer.weights["kernel"] for layer in model.kind(f"{algebra.name}_conv2d")]
-    depth = (len(kernels) - 3) // 6  # the stem, two shortcuts, and two in each of 3 n blocks
+    depth = (
+        len(model.kind(f"{algebra.name}_conv2d")) - 3
+    ) // 6  # the stem, two shortcuts, two in each of 3 n
     _expect_counts(model, algebra, depth)
-    width = kernels[0].shape[-1]
-    network = Network(
-        NetworkConfig(algebra=algebra.name, task="segmentation", depth=depth, width=width, whiten=False)
-    )
     try:
+        width = model.kind(f"{algebra.name}_conv2d")[0].weights["kernel"].shape[-1]
+        network = Network(
+            NetworkConfig(algebra=algebra.name, task="segmentation", depth=depth, width=width, whiten=False)
+        )
         network.load_state_dict(_state(network, model, algebra))
     except (RuntimeError, KeyError, ValueError) as error:
         reason = " ".join(str(error).split())

@@ -45,6 +45,7 @@ async function problemOf(response) {
 }
 
 export async function ask(path, options = {}) {
+  if (/[^\x20-\x7e]/.test(key)) throw new Problem("No key has such characters.", { status: 401 }); // nor any header
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   let response;
   try {

@@ -37,5 +37,6 @@ export async function run(image, model, signal) {
   element("bars").replaceChildren(...predictions.map(bar));
   element("seen").textContent = `${model.description.width} × ${model.description.height}`;
   const [best] = predictions;
-  return { timings: answer.timings_ms, said: `Most likely ${best.label}, ${percent(best.probability)}.` };
+  const said = `Most likely ${best.label}, ${percent(best.probability)}.`;
+  return { timings: answer.timings_ms, said, version: answer.version };
 }

@@ -54,6 +54,9 @@ export function showFacts(model, choices, timings, onChange) {
   const rows = entries(model, choices, onChange);
   if (timings) rows.push(["Last answer", timingText(timings)]);
   const pairs = rows.map(([term, value]) => make("div", {}, make("dt", { textContent: term }), make("dd", {}, value)));
-  element("facts").replaceChildren(make("dl", {}, ...pairs));
-  element("facts").hidden = false;
+  const facts = element("facts");
+  const focused = facts.contains(document.activeElement); // the choice of a model, which is made anew
+  facts.replaceChildren(make("dl", {}, ...pairs));
+  facts.hidden = false;
+  if (focused) facts.querySelector("select")?.focus();
 }

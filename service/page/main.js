@@ -38,6 +38,7 @@ function showProblem(problem, again) {
 const worthAnotherTry = ({ status }) => status === 0 || status === 401 || status >= 500;
 
 function clearProblem() {
+  if (element("problem").contains(document.activeElement)) element("file").focus(); // the button goes
   element("problem").hidden = true;
   element("problem").replaceChildren();
 }
@@ -67,7 +68,8 @@ async function answer(name, image, signal) {
   const model = chosen(name);
   if (!model) throw new Problem(NO_MODEL, { status: 422 });
   const begun = performance.now();
-  const { timings, said } = await TASKS[name].run(image, model, signal);
+  const { timings, said, version } = await TASKS[name].run(image, model, signal);
+  if (version !== model.version) await loadModels(); // another has taken over since
   return { timings: { ...timings, total: performance.now() - begun }, said };
 }
 
@@ -88,6 +90,7 @@ async function run(image) {
     TASKS[name].section.scrollIntoView({ block: "nearest" }); // on a phone it begins below the fold
   } catch (problem) {
     if (signal.aborted) return;
+    if (problem.status === 404) await loadModels().catch(() => {}); // the model is gone since
     Object.assign(states[name], { timings: null, said: "" }); // an older answer would pass for this image's
     showTask();
     fail(problem, () => run(image));

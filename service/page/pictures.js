@@ -40,23 +40,36 @@ function onPaste(take) {
   });
 }
 
-function onSample(take, fail) {
+// A sample has to be fetched: by then another image may have come, or another task.
+function onSample(take, fail, newest) {
   for (const button of document.querySelectorAll("[data-sample]")) {
     button.addEventListener("click", async () => {
       const name = button.dataset.sample;
+      const isNewest = newest();
       try {
         const response = await ask(`static/samples/${name}`);
-        take(new File([await response.blob()], name));
+        const file = new File([await response.blob()], name);
+        if (isNewest()) take(file);
       } catch (problem) {
-        fail(problem);
+        if (isNewest()) fail(problem);
       }
     });
   }
 }
 
-export function onPicture(take, fail) {
+export function onPicture(use, fail) {
+  let count = 0;
+  const newest = () => {
+    const own = ++count;
+    return () => own === count;
+  };
+  const take = (file) => {
+    newest();
+    use(file);
+  };
+  addEventListener("hashchange", newest);
   onChoose(take);
   onDrop(take);
   onPaste(take);
-  onSample(take, fail);
+  onSample(take, fail, newest);
 }

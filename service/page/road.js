@@ -48,7 +48,7 @@ export async function run(image, model, signal) {
   draw();
   const share = percent(heatmap.roadFraction(threshold()));
   const said = `At threshold ${threshold().toFixed(2)}, ${share} of the picture is road.`;
-  return { timings: serverTimings(response), said };
+  return { timings: serverTimings(response), said, version: Number(response.headers.get("x-model-version")) };
 }
 
 slider.addEventListener("input", draw);

@@ -157,7 +157,9 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-@pytest.mark.parametrize("path", ["Name/1", "name/0", "name/01", "name/one", "na_me/1", "name/-1"])
+@pytest.mark.parametrize(
+    "path", ["Name/1", "name/0", "name/01", "name/one", "na_me/1", "name/-1", "name/20261118120000"]
+)
 def test_names_outside_of_the_contract_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(UserError, match="NAME/VERSION"):
         name_and_version(tmp_path / path)

@@ -1,9 +1,12 @@
 """What is it? Every way an image comes in, and the bars that come out."""
 
 import re
+import shutil
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import numpy as np
 import pytest
 from playwright.sync_api import expect
@@ -12,7 +15,7 @@ from service.front_page import HERE
 from tests.page.conftest import Open
 from tests.page.driving import bars, bring, canvas, choose, opened
 from tests.service.artifacts import LABELS, expected_probabilities, write_classifier
-from tests.service.harness import RunningService, encoded, noise, plain
+from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 
 pytestmark = pytest.mark.browser
 REDDISH = (140, 120, 100)
@@ -109,6 +112,28 @@ def test_one_upload_an_image(open_page: Open, service: RunningService) -> None:
     assert asked.count("POST") == 1
 
 
+def test_a_version_that_takes_over_and_a_model_that_goes_are_noticed(
+    open_page: Open, start: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    write_classifier(tmp_path, name="colours")
+    write_classifier(tmp_path, name="others")
+    running = start(tmp_path)
+    page = open_page(running=running)
+    choose(page, plain(REDDISH))
+    bars(page)
+    write_classifier(tmp_path, 2, name="colours")
+    running.signal(signal.SIGHUP)
+    wait_until(lambda: httpx.get(f"{running.url}/models/colours").json()["version"] == 2)
+    choose(page, plain(REDDISH))
+    expect(page.locator("#facts")).to_contain_text("version 2")
+    shutil.rmtree(tmp_path / "colours")
+    running.signal(signal.SIGHUP)
+    wait_until(lambda: httpx.get(f"{running.url}/models/colours").status_code == 404)
+    choose(page, plain(REDDISH))
+    expect(page.locator("#problem")).to_contain_text("No such model is served")
+    expect(page.locator("#facts")).to_contain_text("others, version 1")
+
+
 def test_one_of_several_models_can_be_chosen(
     open_page: Open, start: Callable[..., RunningService], tmp_path: Path
 ) -> None:
@@ -117,8 +142,11 @@ def test_one_of_several_models_can_be_chosen(
     page = open_page(running=start(tmp_path))
     choose(page, plain((140, 120, 100)))
     assert bars(page)[0] == ("red", "73.1 %")
+    choice = page.get_by_role("combobox", name="Model")
+    choice.focus()
     with page.expect_response("**/classify?model=sure-colours**"):
-        page.get_by_role("combobox", name="Model").select_option("sure-colours")
+        choice.select_option("sure-colours")
     expect(page.locator("#bars .value").first).to_have_text("100.0 %")
+    expect(choice).to_be_focused()
     page.get_by_role("link", name="Where is the road?").click()
     expect(page.get_by_role("status")).to_have_text("No model for this task is served here.")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from tests.page.conftest import Open
 from tests.page.driving import bars, choose
@@ -102,6 +102,36 @@ def test_the_last_image_wins(open_page: Open, start: Callable[..., RunningServic
     expect(page.locator("#problem")).to_be_hidden()
 
 
+def test_a_sample_that_comes_late_does_not_take_the_place_of_an_image(open_page: Open) -> None:
+    page = open_page()
+    late: list[Route] = []
+    page.route("**/samples/cat.png", lambda route: late.append(route))  # a builtin will not do
+    with page.expect_request("**/samples/cat.png"):
+        page.get_by_role("button", name="cat").click()
+    choose(page, GOOD, "mine.png")
+    before = bars(page)
+    with page.expect_response("**/samples/cat.png"):
+        late[0].continue_()
+    page.wait_for_timeout(300)
+    assert bars(page) == before
+    expect(page.get_by_alt_text("mine.png")).to_be_visible()
+
+
+def test_trying_again_by_keyboard_does_not_lose_its_place(
+    open_page: Open, start: Callable[..., RunningService]
+) -> None:
+    running = start()
+    page = open_page(running=running)
+    expect(page.locator("#device")).to_be_visible()
+    running.stop()
+    choose(page, GOOD)
+    told(page)
+    page.get_by_role("button", name="Try again").focus()
+    page.keyboard.press("Enter")
+    told(page)
+    assert page.evaluate("document.activeElement.id") == "file"
+
+
 def test_a_service_that_is_gone(open_page: Open, start: Callable[..., RunningService]) -> None:
     running = start()
     page = open_page(running=running)
@@ -119,6 +149,9 @@ def test_a_service_with_keys(open_page: Open, start: Callable[..., RunningServic
     page.get_by_label("API key").fill("not-it")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("That key is not known here.")
+    page.get_by_label("API key").fill(f"\u201c{KEY}\u201d")  # as word processors paste it: no header can
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("API key")).to_have_value("")
     page.get_by_label("API key").fill(KEY)
     page.get_by_role("button", name="Use this key").click()
     expect(page.locator("#device")).to_be_visible()

@@ -119,7 +119,7 @@ def test_an_image_waits_for_room() -> None:
 
 def test_so_does_a_picture_to_be_drawn() -> None:
     async def test(pool: ThreadPoolExecutor) -> None:
-        inference = Inference(Settings(max_image_pixels=2500), cast("Registry", None), Metrics(), pool)
+        inference = Inference(Settings(max_image_pixels=2500), cast("Registry", None), Metrics(), pool, pool)
         query = SegmentQuery(None, Output.OVERLAY, 0.5)
         road, photo = np.zeros((8, 8), np.uint8), plain((1, 2, 3), (50, 50))
         with inference._budget.hold((LARGEST_AT_ONCE * 50, 50), Departure()):

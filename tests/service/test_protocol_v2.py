@@ -268,7 +268,7 @@ def test_a_version_replaced_while_a_request_is_read_still_answers(
         settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
         registry = Registry(settings)
         registry.start()
-        inference = Inference(settings, registry, Metrics(), pool)
+        inference = Inference(settings, registry, Metrics(), pool, pool)
         request = Request({"type": "http", "headers": []}, receive)
         answer = asyncio.create_task(inference.tensors(request, lambda: registry.get(CLASSIFIER)))
         write_classifier(tmp_path, 2)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import shutil
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,33 @@ def test_what_counts_as_an_artifact(tmp_path: Path) -> None:
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "f").write_text("a file")
     assert versions_on_disk(tmp_path) == {"a": [12, 2, 1], "c-d": [3]}
+
+
+def test_a_name_that_cannot_be_listed_concerns_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a directory of another user; as root, which tests may be, there is none."""
+    readable = Path.iterdir
+
+    def locked(path: Path) -> Iterator[Path]:
+        if path.name == SEGMENTER:
+            raise PermissionError(13, "Permission denied")
+        return readable(path)
+
+    async def scenario() -> None:
+        registry = registry_of(write_both(tmp_path))
+        monkeypatch.setattr(Path, "iterdir", locked)
+        write_classifier(tmp_path, version=2)
+        await registry.rescan()
+        assert [s.model.description.version for s in registry.serving()] == [2, 1]
+        assert [(r.name, r.version) for r in registry.refused] == [(SEGMENTER, 0)]
+        assert "cannot be read" in registry.refused[0].reason
+        await registry.close()
+        started = registry_of(tmp_path)
+        assert (started.names(Task.CLASSIFICATION), started.missing()) == ([CLASSIFIER], [SEGMENTER])
+        await started.close()
+
+    asyncio.run(scenario())
 
 
 def test_models_are_found_by_name_and_by_task(tmp_path: Path) -> None:

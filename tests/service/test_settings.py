@@ -115,6 +115,15 @@ def test_a_list_without_a_key_does_not_open_the_service(value: str) -> None:
     assert parse([], {variable_of("api_keys"): ""}).keys() == ()
 
 
+@pytest.mark.parametrize("key", ["schlüssel", "a\u200bb", "tab\there"])
+def test_a_key_that_no_header_can_hold_is_refused(tmp_path: Path, key: str) -> None:
+    (tmp_path / "keys").write_text(key, encoding="utf-8")
+    for flag, value in (("--api-keys", key), ("--api-keys-file", str(tmp_path / "keys"))):
+        with pytest.raises(SettingsError, match="printable ASCII") as fault:
+            parse([flag, value], {})
+        assert key not in str(fault.value)
+
+
 def test_a_secret_that_is_no_text_is_told(tmp_path: Path) -> None:
     (tmp_path / "keys").write_bytes(b"\xff\xfe")
     with pytest.raises(SettingsError, match="keys cannot be read \\(it is no text\\)"):

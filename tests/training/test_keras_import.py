@@ -87,8 +87,13 @@ def with_gamma(layers: KerasWriter) -> KerasWriter:
     return layers
 
 
-def with_kernel(layers: KerasWriter, shape: tuple[int, ...]) -> KerasWriter:
-    layers.layers["quaternion_conv2d_3"]["kernel"] = np.zeros(shape, np.float32)
+def with_kernel(layers: KerasWriter, shape: tuple[int, ...], number: int = 3) -> KerasWriter:
+    layers.layers[f"quaternion_conv2d_{number}"]["kernel"] = np.zeros(shape, np.float32)
+    return layers
+
+
+def without_kernel(layers: KerasWriter) -> KerasWriter:
+    layers.layers["quaternion_conv2d_1"] = {"core": np.zeros((3, 3, 3, 8), np.float32)}
     return layers
 
 
@@ -104,6 +109,8 @@ def only_plain(layers: KerasWriter) -> KerasWriter:
         (lambda w: without(w, "batch_normalization_6"), "5 layers batch_normalization where 6 are expected"),
         (with_gamma, "quaternion_batch_normalization_2 has a gamma"),
         (lambda w: with_kernel(w, (3, 3, 5, 8)), "blocks.0.conv2.weight"),
+        (lambda w: with_kernel(w, (3, 3, 5, 7), 1), "7"),
+        (without_kernel, "do not fit"),
         (only_plain, "no quaternion_conv2d or complex_conv2d"),
     ],
 )
