@@ -14,7 +14,9 @@ END_OF_IMAGE = b"\xff\xd9"
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 ARITHMETIC_FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in range(0xC9, 0xD0) if kind != 0xCC)
 FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in (*range(0xC0, 0xC4), *range(0xC5, 0xC8), 0xDE))
-NO_SEGMENT = frozenset(bytes([kind]) for kind in (0x00, 0x01, *range(0xD0, 0xDA), 0xFF))
+NO_SEGMENT = frozenset(  # libjpeg and Pillow look for the next marker right behind these
+    bytes([kind]) for kind in (*range(0xC0), 0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE), 0xFF)
+)
 PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")  # of a PNG: Pillow unpacks each, to a megabyte
 MAX_BLOCKS = {
     "JPEG": {b"Exif\0\0": 16},  # joined, and numbers are read from the whole; a file of frames has some

@@ -15,7 +15,7 @@ def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
     Anything not named like an artifact is not one.
     """
     try:
-        named = [d for d in models_dir.iterdir() if NAME_PATTERN.fullmatch(d.name) and d.is_dir()]
+        named = [path for path in models_dir.iterdir() if NAME_PATTERN.fullmatch(path.name)]
     except OSError as error:
         raise NothingToServeError(f"models directory {models_dir}: {error.strerror}") from error
     listed = {directory.name: _versions_in(directory) for directory in named}
@@ -27,7 +27,10 @@ def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
 
 def _versions_in(directory: Path) -> list[int] | None:
     try:
-        versions = [v.name for v in directory.iterdir() if VERSION_PATTERN.fullmatch(v.name) and v.is_dir()]
+        paths = directory.iterdir() if directory.is_dir() else ()
+        versions = [
+            int(path.name) for path in paths if VERSION_PATTERN.fullmatch(path.name) and path.is_dir()
+        ]
     except OSError:
         return None
-    return sorted(map(int, versions), reverse=True)
+    return sorted(versions, reverse=True)

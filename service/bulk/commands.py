@@ -72,7 +72,11 @@ def find_model(task: Task, name: str | None, settings: Settings) -> Path:
     """The artifact of that name, the default, or the only one that does the task: its highest version."""
     name = name or settings.default_model(task)
     on_disk = versions_on_disk(settings.models_dir)
-    newest = {found: settings.models_dir / found / str(versions[0]) for found, versions in on_disk.items()}
+    newest = {
+        found: settings.models_dir / found / str(versions[0])
+        for found, versions in on_disk.items()
+        if versions
+    }
     if name:
         if name not in newest:
             raise SettingsError(f"model is {name!r}: there are {', '.join(sorted(newest)) or 'none'}")

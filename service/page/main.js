@@ -91,6 +91,7 @@ async function run(image) {
   } catch (problem) {
     if (signal.aborted) return;
     if (problem.status === 404) await loadModels().catch(() => {}); // the model is gone since
+    if (signal.aborted) return;
     Object.assign(states[name], { timings: null, said: "" }); // an older answer would pass for this image's
     showTask();
     fail(problem, () => run(image));

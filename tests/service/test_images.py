@@ -363,7 +363,7 @@ def test_a_second_frame_is_refused() -> None:
     whole = encoded(noise(24, 24), "JPEG")
     at = whole.index(b"\xff\xc0")
     frame = whole[at : at + 2 + int.from_bytes(whole[at + 2 : at + 4])]
-    for second in (frame, b"\xff\xde" + frame[2:]):
+    for second in (frame, b"\xff\xde" + frame[2:], b"\xff\xf0\xff" + frame, b"\xff\x02\xff" + frame):
         with pytest.raises(UnreadableImageError, match="more than one frame"):
             images.decode(whole[:at] + second + whole[at:], LIMIT)
 
@@ -378,6 +378,9 @@ def test_scans_are_counted_as_far_as_the_image_goes() -> None:
     assert images.decode(allowed, 24 * 24).size == (24, 24)
     with pytest.raises(TooManyPixelsError, match="at most 16 scans of 576 pixels"):
         images.decode(allowed[:-2] + last + whole[-2:], 24 * 24)
+    hidden = b"\xff\x02\xff" + last * 40  # read as the length of a segment, this would be 65 kilobytes
+    with pytest.raises(TooManyPixelsError, match="at most 16 scans"):
+        images.decode(whole[:-2] + hidden + bytes(65_536) + whole[-2:], 24 * 24)
     with pytest.raises(UnreadableImageError, match="small pieces"):
         images.decode(whole[:-2] + b"\xff\x01" * 60_000 + b"\xff\xda" * 20, 24 * 24)
 
