@@ -10,8 +10,8 @@ from training.run import CURVES, RunConfig
 from .description import begun_with, taught_by
 from .overlay import OVERLAY
 
-# Table 1 of the paper: error in percent by data set, depth and algebra.
 PAPER_WIDTH = 32
+# Table 1 of the paper: error in percent by data set, depth and algebra.
 PAPER_ERRORS = {
     ("cifar10", 2): {"real": 6.82, "complex": 6.91, "quaternion": 6.77},
     ("cifar10", 10): {"real": 6.37, "complex": 5.60, "quaternion": 5.44},

@@ -227,7 +227,7 @@ class Registry:
     ) -> Found:
         """The highest version that loads; the current one is not loaded again."""
         if not versions:
-            reason = f"{self._settings.models_dir / name} cannot be read: what is served goes on"
+            reason = f"{self._settings.models_dir / name} cannot be read"
             return current, [_refuse(name, NO_VERSION, reason)]
         refused: list[Refusal] = []
         for version in versions:

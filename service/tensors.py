@@ -142,10 +142,10 @@ def read_request(
         if output.get("name") != description.output_name:
             raise BadParameterError(f"the output is {description.output_name}")
         binary = bool(_parameters(output).get("binary_data", binary))
-    name = document.get("id") or ""
-    if not isinstance(name, str):
+    name = document.get("id")
+    if not isinstance(name, str | None):
         raise BadParameterError("id must be a string")
-    return InferRequest(name, values.reshape(count, *size), binary)
+    return InferRequest(name or "", values.reshape(count, *size), binary)
 
 
 def write_response(

@@ -202,6 +202,7 @@ NO_IMAGE: list[object] = [
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', None, 422),
         (with_data([0] * 3072, count=True), None, 422),
         (b'{"id":7,' + with_data([0] * 3072)[1:], None, 422),
+        (b'{"id":0,' + with_data([0] * 3072)[1:], None, 422),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[17,32,32,3],"data":[]}]}', None, 413),
     ],
 )
