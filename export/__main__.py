@@ -31,7 +31,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     try:
         return int(options.run(options))
-    except (UserError, ArtifactError) as error:
+    except (UserError, ArtifactError, OSError) as error:
         if options.debug:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)

@@ -7,7 +7,7 @@ from service.artifact import Description, Metric, Precision, Task
 from training.recipes import Recipe
 from training.run import CURVES, RunConfig
 
-from .description import begun_with, taught_by
+from .description import ancestry, taught_by
 from .overlay import OVERLAY
 
 PAPER_WIDTH = 32
@@ -144,10 +144,10 @@ def _history(config: RunConfig) -> str:
         return f"Not here: imported from `{file}` (sha256 `{digest}`),\n{recipe.summary}."
     epochs = "1 epoch" if recipe.epochs == 1 else f"{recipe.epochs} epochs"
     begun = f"Recipe `{recipe.name}` ({recipe.summary}):\n{epochs}, batches of {recipe.batch_size}, "
-    resumed = "".join(f"\nGone on with {origin}." for origin in config.later)
+    resumed = "".join(f"\nResumed with {origin}." for origin in config.later)
     return (
         f"{begun}seed {config.seed}, {_optimiser(recipe)}, commit `{config.commit}`."
-        f"{_start(config)}{_teacher(config)}{resumed}"
+        f"{resumed}{_teacher(config)}{_start(config)}"
     )
 
 
@@ -156,7 +156,10 @@ def _start(config: RunConfig) -> str:
         return ""
     same_head = config.start.config.recipe.network.head == config.recipe.network.head
     which = "the weights" if same_head else "all weights but the head's"
-    return f"\nIt began with {which} of another run ({begun_with(config)})."
+    runs = ancestry(config)
+    before = ", and each of these with those of the one below it" if runs[1:] else ""
+    listed = "".join(f"\n- {run}" for run in runs)
+    return f"\n\nIt began with {which} of another run{before}:\n{listed}\n"
 
 
 def _teacher(config: RunConfig) -> str:

@@ -132,7 +132,12 @@ def _training(config: RunConfig, material: Material) -> Training:
 
 def begun_with(config: RunConfig) -> str:
     """Whose weights a run began with, and those in turn; nothing where they were random."""
-    return "; before that ".join(_weights_of(earlier) for earlier in config.ancestors)
+    return "; before that ".join(ancestry(config))
+
+
+def ancestry(config: RunConfig) -> list[str]:
+    """The runs whose weights it began with, the latest first."""
+    return [_weights_of(earlier) for earlier in config.ancestors]
 
 
 def taught_by(config: RunConfig) -> str:

@@ -42,7 +42,7 @@ def pack_probe(images: Images, outputs: Outputs) -> bytes:
 def tolerance(
     task: Task, precision: Precision, model: bytes, output: str, images: Images, outputs: Outputs
 ) -> float:
-    """How far another provider may be off: several times as far as arithmetic moves the outputs here.
+    """How far another provider may be off: a margin above how far arithmetic moves the outputs here.
 
     fp16 is measured against fp32: a CPU computes fp16 convolutions in fp32, a GPU does not. int8 is measured
     against the same file run without fused integer kernels, which is about as far as another processor, whose

@@ -77,5 +77,5 @@ def verify_all(directories: Iterable[Path]) -> tuple[list[str], list[str]]:
             found = verify(directory.absolute())
             good.append(f"{directory}: " + ", ".join(f"{p} within {d:.2g}" for p, d in found.items()))
         except ArtifactError as error:
-            bad.append(str(error))
+            bad.append(f"{directory}: {error}")
     return good, bad

@@ -23,7 +23,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = argument_parser().parse_args(arguments)
     try:
         options.run(options)
-    except UserError as error:
+    except (UserError, OSError) as error:
         if options.debug:
             traceback.print_exc()
         print(f"error: {error}", file=sys.stderr)

@@ -71,7 +71,7 @@ def warp(
     generator: Generator,
     size: float = 1.0,
 ) -> tuple[Tensor, Tensor]:
-    """One random similarity for each frame and its ground truth; what comes from outside is ignored.
+    """One random scaling and shift for each frame and its ground truth; what comes from outside is ignored.
 
     Sizes change by exp(+-scale), each axis by a little more or less, and the frame moves by up to `shift` of
     its size. images float (B, 3, H, W), targets uint8 (B, H, W); what comes out has `size` of their sides.

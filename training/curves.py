@@ -20,7 +20,8 @@ def draw_curves(rows: list[dict[str, Any]], recipe: Recipe, path: Path) -> None:
     right.plot(epochs, [100 * row["score"] for row in rows], label="training, augmented", color="tab:blue")
     held = [(row["epoch"], 100 * row["validation_score"]) for row in rows if "validation_score" in row]
     if held:
-        right.plot(*zip(*held, strict=True), label="held out, moving average", color="tab:orange")
+        weights = ", moving average" if recipe.ema_decay else ""
+        right.plot(*zip(*held, strict=True), label=f"held out{weights}", color="tab:orange")
     right.set(xlabel="epoch", ylabel=f"{SCORE_NAMES[recipe.network.task]} (%)")
     right.legend()
     for axes in (left, right):

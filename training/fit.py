@@ -55,6 +55,7 @@ def fit(
         if ranks.first:
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
+    _check_start(config)
     _check_teacher(config)
     goes_on = resume and begun
     if not goes_on:
@@ -129,6 +130,14 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     runs.write_metrics(run, rows)
     draw_curves(rows, trainer.recipe, run / runs.CURVES)
     write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
+
+
+def _check_start(config: runs.RunConfig) -> None:
+    if config.recipe.continues and config.start is None:
+        raise UserError(
+            f"{config.recipe.name} is a further cycle: --from RUN names the finished run whose weights it "
+            "begins with"
+        )
 
 
 def _check_teacher(config: runs.RunConfig) -> None:

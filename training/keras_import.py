@@ -40,9 +40,10 @@ def import_keras(path: Path, run: Path) -> Recipe:
     runs.make_directory(run)
     source = {"file": path.name, "sha256": hashlib.sha256(path.read_bytes()).hexdigest()}
     versions = config.versions | {"keras": model.version}
-    runs.write_config(run, dataclasses.replace(config, versions=versions, imported=source))
     meaning = {"recipe": as_json(recipe), "seed": 0, "epoch": recipe.epochs}
     write_tensors(run / runs.CHECKPOINT, network.state_dict(), meaning)
+    # last: without it the directory holds no run, and the import can be tried again
+    runs.write_config(run, dataclasses.replace(config, versions=versions, imported=source))
     return recipe
 
 

@@ -21,7 +21,7 @@ FOLDER = Path("data_road/training")
 CATEGORIES = ("um", "umm", "uu")
 IGNORED = 255  # in a target: neither road nor background
 HOLDOUT = 16  # last frames of each category: what public splits hold out
-HOLDOUT_NAME = "last-16-of-each-category"
+HOLDOUT_NAME = f"last-{HOLDOUT}-of-each-category"
 REGISTER = (
     "KITTI asks for registration: get the base kit of the road benchmark, data_road.zip, from "
     "https://www.cvlibs.net/datasets/kitti/eval_road.php, unpack it in DIR so that DIR/data_road/training is "

@@ -4,8 +4,8 @@
 epochs, batch 32 (CIFAR) or 8 (KITTI), L2 1e-4 on kernels (a decay of 2e-4, since the penalty's gradient is
 2 x 1e-4 w), shifts of up to 1/8 and flips, soft Dice alone as the loss of roads. Not theirs are the scale of
 the input, which every network here shares, all of CIFAR's 50,000 training images (they kept 5,000 aside), and
-for roads what `_road_paper` lists. The other recipes are ours: the same networks in a fraction of the time,
-and a wider one to teach them.
+for roads what `_road_paper` lists. The other recipes are ours: the same networks in fewer epochs, further
+cycles for what they have trained, and a wider network to teach them.
 """
 
 import dataclasses
@@ -82,6 +82,7 @@ class Recipe:
     distil: float = 0.0  # classification: the share of the loss that a teacher's answers have
     precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
     prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
+    continues: bool = False  # a further cycle: it begins with what another run has trained (--from)
     height: int = 32
     width: int = 32
 
@@ -152,6 +153,7 @@ def _cifar_second() -> Recipe:
         schedule=OneCycle(peak=0.1, warm_up=0.05),
         augmentation=Augmentation(crops=((0.0, 24), (0.35, 28), (0.7, 32))),
         prune=0.5,
+        continues=True,
     )
 
 

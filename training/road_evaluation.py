@@ -1,4 +1,4 @@
-"""What a road network is worth on frames that it was not trained on.
+"""What a road network is worth on a split of the frames.
 
 It is scored twice: at its own size, and at the size of the frames, its map upsampled as the service upsamples
 it. Frames stream through in small batches; only the maps are kept, for the contact sheet.

@@ -165,6 +165,10 @@ def write_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
 def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]:
     """The finished network of a run, in evaluation mode."""
     config = read_config(run)
+    if not (run / name).is_file():
+        never = name == BEST and not config.recipe.holdout
+        reason = "its recipe holds out nothing to choose them by" if never else "the run is not finished"
+        raise UserError(f"{run / name} is missing: {reason}")
     tensors, meaning = read_tensors(run / name)
     network = Network(config.recipe.network)
     try:

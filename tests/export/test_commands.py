@@ -16,6 +16,7 @@ import pytest
 from export.__main__ import main
 from service.artifact import read_description
 from tests.export.tiny import NAME, road_place
+from tests.full_disk import full_disk
 from tests.service.harness import REPOSITORY, wait_until
 
 
@@ -103,11 +104,23 @@ def test_a_pickled_probe_is_not_opened(artifact: Path, capsys: pytest.CaptureFix
 def test_all_are_checked_even_if_the_first_is_bad(
     pristine: Path, artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (artifact / "model.onnx").unlink()
+    (artifact / "model.onnx").write_bytes(b"not a graph at all")
+    promise(artifact, "model.onnx")
     assert main(["verify", str(artifact), str(pristine)]) == 2
     printed = capsys.readouterr()
     assert str(pristine) in printed.out
-    assert "model.onnx" in printed.err
+    assert f"error: {artifact}: model.onnx: not an ONNX graph" in printed.err
+
+
+def test_a_full_disk_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = road_place(tmp_path)
+    with full_disk(10_000):
+        arguments = ["build", str(place.run), "--data", str(place.data), "--out", str(place.out)]
+        assert main([*arguments, "--precision", "fp32"]) == 2
+    error = capsys.readouterr().err
+    assert "Traceback" not in error
+    assert "File too large" in error.splitlines()[-1]
+    assert not place.out.exists()
 
 
 def test_a_directory_that_is_no_artifact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

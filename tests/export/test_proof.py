@@ -8,7 +8,7 @@ from onnx import numpy_helper
 
 from export.folded import fold
 from export.graph import write_graph
-from export.proof import BATCHES, ProofError, prove, reference
+from export.proof import ProofError, prove, reference
 from export.scenes import synthetic
 from service.artifact import Precision
 from tests.export.tiny import pictures, randomised
@@ -82,7 +82,3 @@ def test_reference_is_what_training_evaluates(config: NetworkConfig) -> None:
         np.testing.assert_allclose(found, expected, atol=1e-5)
     else:
         assert np.abs(found - np.round(255 * expected)).max() <= 1
-
-
-def test_the_batches_are_those_that_are_promised() -> None:
-    assert BATCHES == (1, 2, 7, 32)

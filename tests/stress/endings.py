@@ -78,7 +78,7 @@ def terminate(root: Path, *, times: int) -> Record:
     record.check("work is under way at the signal", f"{accepted:,} requests accepted", accepted > 0)
     record.check("every accepted request is answered", f"{unanswered + late} not", unanswered + late == 0)
     others = record.by_status_s.keys() - {200, 503, NO_ANSWER}
-    record.check("served, or refused because of the end", record.statuses(), not others)
+    record.check("served, refused because of the end, or never accepted", record.statuses(), not others)
     promise = f"ended within {ENDED_WITHIN_S:g} s, though clients go on asking"
     record.check(promise, f"slowest {max(ends):.1f} s", max(ends) <= ENDED_WITHIN_S, quiet=True)
     record.check("exit code 0", sorted(codes), codes == {0})

@@ -63,7 +63,9 @@ class Record:
         return self.untimed + sum(map(len, self.by_status_s.values()))
 
     def statuses(self) -> str:
-        return ", ".join(f"{status}: {self.count(status):,}" for status in sorted(self.by_status_s))
+        return ", ".join(
+            f"{status or 'no answer'}: {self.count(status):,}" for status in sorted(self.by_status_s)
+        )
 
     def quantile_s(self, quantile: float, status: int | None = None) -> float:
         """Of the answers with that status, or of all of them; 0 where there are none."""

@@ -1,19 +1,17 @@
 """What people get wrong: one line that names the value, the bound and the remedy, and exit code 2."""
 
-import contextlib
 import dataclasses
 import json
 import os
-import resource
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save
 
+from tests.full_disk import full_disk
 from tests.training.tiny_data import road_recipe, small_road_network, write_cifar, write_frames, write_run
 from training import recipes
 from training.__main__ import main
@@ -53,17 +51,6 @@ def train(recipe: Recipe, data: Path, run: Path, *, resume: bool = False) -> Non
     )
 
 
-@contextlib.contextmanager
-def full_disk(after_bytes: int) -> Iterator[None]:
-    """No file may grow beyond `after_bytes`: a write fails as it does on a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (after_bytes, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
 def test_an_unknown_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     error = refused(capsys, "fit", "shallow", "--data", tmp_path, "--out", tmp_path / "run")
     assert "recipe 'shallow' is unknown: `python -m training recipes` lists them" in error
@@ -76,7 +63,7 @@ def test_impossible_epochs(capsys: pytest.CaptureFixture[str], epochs: str) -> N
     assert f"--epochs: '{epochs}' is not a whole number from 1" in error
 
 
-@pytest.mark.parametrize("seed", ["-1", "2147483648", "abc", "", "1e3"])
+@pytest.mark.parametrize("seed", ["-1", "--5", "2147483648", "abc", "", "1e3"])
 def test_an_impossible_seed(capsys: pytest.CaptureFixture[str], seed: str) -> None:
     error = refused(capsys, "fit", "cifar10-real", "--data", "d", "--out", "o", f"--seed={seed}")
     assert f"--seed: '{seed}' is not a whole number from 0 to 2,147,483,647" in error
@@ -164,7 +151,23 @@ def test_a_directory_that_is_no_run(capsys: pytest.CaptureFixture[str], tmp_path
 def test_a_run_that_has_not_ended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_run(tmp_path, road_recipe())
     (tmp_path / "checkpoint.safetensors").unlink()
-    assert "checkpoint.safetensors is missing" in refused(capsys, "evaluate", tmp_path, "--data", tmp_path)
+    error = refused(capsys, "evaluate", tmp_path, "--data", tmp_path)
+    assert f"{tmp_path / 'checkpoint.safetensors'} is missing: the run is not finished" in error
+
+
+def test_a_further_cycle_with_nothing_to_go_on_from(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    error = refused(capsys, "fit", "cifar10-quaternion-second", "--data", tmp_path, "--out", tmp_path / "run")
+    assert "cifar10-quaternion-second is a further cycle: --from RUN names" in error
+
+
+def test_the_best_weights_of_a_recipe_that_holds_out_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write_run(tmp_path, road_recipe(holdout=0))
+    error = refused(capsys, "evaluate", tmp_path, "--data", tmp_path, "--weights", "best")
+    assert "best.safetensors is missing: its recipe holds out nothing to choose them by" in error
 
 
 def test_a_damaged_checkpoint(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

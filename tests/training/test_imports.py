@@ -26,9 +26,3 @@ def test_the_core_needs_torch_and_nothing_else(module: str) -> None:
     assert "training" in loaded
     assert not loaded & set(HEAVY)
     assert not loaded & {"export", "service"}
-
-
-def test_the_command_answers_without_torch() -> None:
-    """`--help` must not wait for seconds: torch is imported when a command needs it."""
-    script = "import sys, training.__main__; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=False).returncode == 0

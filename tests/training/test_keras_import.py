@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.full_disk import full_disk
 from tests.training.keras_layout import KerasWriter, keras_layers
 from training.__main__ import main
 from training.network import Network, NetworkConfig
@@ -140,3 +141,11 @@ def test_a_run_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(arguments) == 0
     assert main(arguments) == 2
     assert "holds a run already" in capsys.readouterr().err
+
+
+def test_an_import_that_found_the_disk_full_can_be_tried_again(tmp_path: Path) -> None:
+    keras_layers(road_network("complex")).write(tmp_path / "file.h5", height=HEIGHT, width=WIDTH)
+    arguments = ["import-keras", str(tmp_path / "file.h5"), "--out", str(tmp_path / "run")]
+    with full_disk(10_000):
+        assert main(arguments) == 2
+    assert main(arguments) == 0

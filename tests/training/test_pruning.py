@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.training.tiny_command import install_tiny_recipes, interrupt_at, tiny_recipes, write_tiny_data
+from tests.training.tiny_command import interrupt_at, tiny_recipes
 from training import run as runs
 from training.augment import epoch_generator
 from training.batches import Batch, CifarData
@@ -54,13 +54,6 @@ def test_the_last_epochs_see_every_image() -> None:
         order, weights = pruning.draw(progress, epoch_generator(0, 3))
         assert (len(order) == COUNT) == whole
         assert bool((weights == 1).all()) == whole
-
-
-@pytest.fixture
-def data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    write_tiny_data(tmp_path / "data")
-    install_tiny_recipes(monkeypatch.setitem)
-    return tmp_path / "data"
 
 
 def test_the_loss_is_the_weighted_mean_and_is_remembered(data: Path) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from training.__main__ import main
 from training.errors import UserError
-from training.network import NetworkConfig
 from training.recipes import RECIPES, Augmentation, Recipe, as_json, find_recipe, from_json
 
 
@@ -87,21 +86,6 @@ def test_erased_and_shaded_parts_are_less_than_all(name: str, value: float) -> N
 def test_sizes_are_parts_from_the_beginning_on(sizes: tuple[tuple[float, float], ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         Augmentation(sizes=sizes)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"algebra": "sedenion"}, "use one of real, complex, quaternion, octonion"),
-        ({"algebra": "complex", "encoding": "grey"}, "needs quaternions"),
-        ({"depth": 0}, "use 1 or more"),
-        ({"width": 30}, "30 channels cannot be split into quaternion numbers: use a positive multiple of 4"),
-        ({"dilations": (1, 2)}, "2 dilations for 6 blocks"),
-    ],
-)
-def test_an_impossible_network_is_refused(fields: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        NetworkConfig(**fields)  # type: ignore[arg-type]
 
 
 def test_a_road_recipe_has_no_teacher() -> None:

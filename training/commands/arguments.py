@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -47,22 +48,15 @@ def json_argument(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print JSON for programs")
 
 
-def whole_number(least: int, most: int) -> "_WholeNumber":
-    return _WholeNumber(least, most)
-
-
-class _WholeNumber:
+def whole_number(least: int, most: int) -> Callable[[str], int]:
     """A type for argparse: a whole number within bounds."""
 
-    def __init__(self, least: int, most: int):
-        self.least, self.most = least, most
-
-    def __call__(self, text: str) -> int:
-        if not (text.lstrip("-").isdecimal() and self.least <= int(text) <= self.most):
-            raise argparse.ArgumentTypeError(
-                f"{text!r} is not a whole number from {self.least} to {self.most:,}"
-            )
+    def read(text: str) -> int:
+        if not (text.isdecimal() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number from {least} to {most:,}")
         return int(text)
+
+    return read
 
 
 def fraction(text: str) -> float:

@@ -39,15 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RUN",
         dest="start",
-        help="begin with the weights of this finished run, not with random ones; where it was trained for "
-        "another task or other classes, with all but those of its head",
+        help="begin with the weights of this finished run, not with random ones, as recipes whose summary "
+        "names it must; where it was trained for another task or other classes, with all but its head's",
     )
     parser.add_argument(
         "--teacher",
         type=Path,
         metavar="RUN",
         help="learn from the answers of this finished run of the same classes beside the labels; recipes "
-        "named *-taught need it. It is asked once: after the first epoch, --resume does without",
+        "whose summary names it need it. It is asked once: after the first epoch, --resume does without",
     )
     parser.add_argument(
         "--epochs",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 NAME = "import-keras"
 EXAMPLES = """examples:
-  python -m training import-keras quaternion_kitti.h5 --out runs/published
+  python -m training import-keras quaternion_weights.hd5 --out runs/published
   python -m training evaluate runs/published --data data --split all"""
 
 

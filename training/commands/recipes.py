@@ -1,8 +1,8 @@
 """List the recipes that `fit` trains.
 
 Recipes named `paper-*` follow the paper's text, and its authors' code where the text is silent (the head of
-training/recipes.py names what still differs). The others are ours: the same networks in a fraction of the
-time, and a wider one to teach them.
+training/recipes.py names what still differs). The others are ours: the same networks in fewer epochs, further
+cycles for what they have trained (--from), and a wider network to teach them.
 """
 
 import argparse
@@ -28,7 +28,7 @@ def run(options: argparse.Namespace) -> None:
     if options.json:
         print(json.dumps([as_json(recipe) for recipe in recipes], indent=2))
         return
-    for title, paper in (("fast, the default choice", False), ("the paper's procedure", True)):
+    for title, paper in (("ours", False), ("the paper's procedure", True)):
         rows = [
             (recipe.name, str(recipe.epochs), str(recipe.batch_size), recipe.summary)
             for recipe in recipes
