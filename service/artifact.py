@@ -146,11 +146,6 @@ class Description(_Strict):
         return next((file for file in self.files if file.precision is precision), None)
 
 
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
 def read_description(directory: Path) -> Description:
     """Read and validate `directory/model.json`; its name and version must be those of the path."""
     path = directory / DESCRIPTION_FILE

@@ -3,7 +3,8 @@
 uvicorn alone lets a silent connection stay for ever, takes a head of any size and any number of requests
 ahead, after an early answer reads the rest of a body without end, and keeps an answer that its client does
 not read for as long as it likes, and the next one behind it. Where a client offers to go on in another
-protocol, it takes the body for the next request.
+protocol, it takes the body for the next request. Of requests sent ahead, it tells only the last that the
+client has left.
 """
 
 import asyncio
@@ -13,7 +14,8 @@ from typing import ClassVar
 
 import httptools
 import orjson
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn._types import ASGI3Application
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from service.lifecycle import DEPARTURE, Departure
 from service.problems import (
@@ -64,6 +66,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0  # of the head that the parser has handed over so far
     _head_is_too_large = False
     _next_waits = False  # for the client to take the last answer
+    _answered: RequestResponseCycle | None = None  # `cycle` is the last that came; others may be before it
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -80,7 +83,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self.lingering.discard(self)
         self.taken()
         super().connection_lost(exc)
+        if self._answered and not self._answered.response_complete:
+            self._answered.disconnected = True  # uvicorn tells the last that came
+            self._answered.message_event.set()
         self.departure.happened()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: ASGI3Application) -> None:
+        self._answered = cycle
+        super()._start_asgi_task(cycle, app)
 
     def data_received(self, data: bytes) -> None:
         if self in self.lingering or self.transport.is_closing():

@@ -7,26 +7,35 @@ import threading
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
+OWN_GROUP = Path("/proc/self/cgroup")  # in a container of its own, the root
 STEP = 5  # of niceness: the event loop then gets three times the share where both want a processor
 
 
-def _quota_v2(root: Path) -> float | None:
-    quota, period = (root / "cpu.max").read_text().split()[:2]
-    return None if quota == "max" else int(quota) / int(period)
+def _quota_v2(root: Path, own: Path) -> float | None:
+    """The least of those of the process's group and of the groups above it."""
+    lines = own.read_text().splitlines()
+    group = root / next(line[4:] for line in lines if line.startswith("0::/"))
+    limits = [
+        (each / "cpu.max").read_text().split()[:2]
+        for each in (group, *group.parents)
+        if each.is_relative_to(root) and (each / "cpu.max").is_file()
+    ]
+    return min((int(quota) / int(period) for quota, period in limits if quota != "max"), default=None)
 
 
-def _quota_v1(root: Path) -> float | None:
+def _quota_v1(root: Path, _: Path) -> float | None:
     quota = int((root / "cpu" / "cpu.cfs_quota_us").read_text())
     period = int((root / "cpu" / "cpu.cfs_period_us").read_text())
     return None if quota <= 0 else quota / period
 
 
-def quota(root: Path = CGROUP_ROOT) -> float | None:
+def quota(root: Path = CGROUP_ROOT, own: Path = OWN_GROUP) -> float | None:
     """Processors granted by the control group, or None where there is no limit."""
     for read in (_quota_v2, _quota_v1):
         try:
-            return read(root)
-        except (OSError, ValueError):
+            if (granted := read(root, own)) is not None:
+                return granted
+        except (OSError, ValueError, StopIteration):
             continue
     return None
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from functools import lru_cache
 from typing import Any
 
 from fastapi import FastAPI
@@ -137,13 +138,17 @@ def complete_schema(app: FastAPI, names: Callable[[Task], list[str]]) -> None:
     """Add what FastAPI cannot know: the error document, and the models served at this moment."""
     generate = app.openapi
 
-    def openapi() -> dict[str, Any]:
+    @lru_cache(maxsize=1)  # whoever asks needs no key
+    def complete(classifiers: tuple[str, ...], segmenters: tuple[str, ...]) -> dict[str, Any]:
         schema = deepcopy(generate())
         schema["components"]["schemas"]["Problem"] = Problem.model_json_schema()
-        for path, task in (("/classify", Task.CLASSIFICATION), ("/segment", Task.SEGMENTATION)):
-            choice = {"type": "string", "enum": names(task)}
+        for path, served in (("/classify", classifiers), ("/segment", segmenters)):
+            choice = {"type": "string", "enum": list(served)}
             parameter = _parameter("model", "a model's name; the default of the task otherwise", choice)
             schema["paths"][path]["post"]["parameters"].insert(0, parameter)
         return schema
+
+    def openapi() -> dict[str, Any]:
+        return complete(tuple(names(Task.CLASSIFICATION)), tuple(names(Task.SEGMENTATION)))
 
     app.openapi = openapi  # type: ignore[method-assign]

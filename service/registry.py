@@ -36,7 +36,7 @@ class WrongTaskError(Exception):
 
 
 class NoDefaultError(Exception):
-    """Several models, or none, could serve this, and no setting chooses."""
+    """Several models could serve this, and no setting chooses."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +105,10 @@ class Registry:
         if chosen := self._settings.default_model(task):
             return self.resolve(task, chosen)
         able = [serving for serving in self._serving.values() if serving.model.description.task is task]
-        if len(able) != 1:
-            names = ", ".join(self.names(task)) or "none"
+        if not able:
+            raise UnknownModelError(f"no model here does {task}")
+        if able[1:]:
+            names = ", ".join(self.names(task))
             raise NoDefaultError(f"{len(able)} models do {task}; name one with ?model= ({names})")
         return able[0]
 

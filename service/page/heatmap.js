@@ -41,6 +41,11 @@ export class Heatmap {
     this.size = [Math.max(1, Math.round(map.width * scale)), Math.max(1, Math.round(map.height * scale))];
     this.values = pixelsOf(map, ...this.size);
     this.photo = photo && pixelsOf(photo, ...this.size);
+    photo?.close(); // as large as the photo, and no concern of the garbage collector's
+  }
+
+  close() {
+    this.map.close();
   }
 
   roadFraction(threshold) {

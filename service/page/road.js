@@ -41,7 +41,9 @@ async function save() {
 export async function run(image, model, signal) {
   const response = await send("segment", { model: model.name, output: "heatmap" }, image, signal);
   const found = await Heatmap.of(await response.blob(), image);
-  signal.throwIfAborted(); // another image came meanwhile
+  if (signal.aborted) found.close(); // another image came meanwhile
+  signal.throwIfAborted();
+  heatmap?.close();
   heatmap = found;
   name = image.name ?? "";
   offerViews();

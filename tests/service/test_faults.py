@@ -116,6 +116,19 @@ def wait_for_run(running: RunningService) -> None:
     wait_until(lambda: running.metric("quatserve_queue_images", model=CLASSIFIER) == 0)
 
 
+def test_a_client_that_leaves_two_requests_behind_is_no_fault_of_ours(start: Start, models_dir: Path) -> None:
+    """Sent ahead, the second was the one that was told of the departure, and the first an error."""
+    running = start(program=PROGRAM, deadline_s=60, queue_timeout_s=60)
+    busy = Busy(running, models_dir)
+    with socket.create_connection(("127.0.0.1", running.port)) as leaving:
+        leaving.sendall(2 * raw_request(GOOD))
+        wait_for_admitted(running, 2)
+    wait_for_admitted(running, 1)
+    assert busy.free().status_code == 200
+    assert running.metric("quatserve_requests_total", route="/classify", status="499") == 1
+    assert '"level":"error"' not in running.log()
+
+
 def test_clients_that_leave_the_queue_are_not_computed(faulty: RunningService, models_dir: Path) -> None:
     before = images_run(faulty)
     busy = Busy(faulty, models_dir)

@@ -87,7 +87,8 @@ def test_defaults_and_their_settings(start: Start, tmp_path: Path) -> None:
     response = running.client.post("/classify", files={"file": RED})
     assert (response.status_code, response.json()["type"]) == (422, "urn:quatserve:problem:no-default-model")
     assert "other-colours" in response.json()["detail"]
-    assert running.client.post("/segment", files={"file": RED}).status_code == 422
+    response = running.client.post("/segment", files={"file": RED})
+    assert (response.status_code, response.json()["detail"]) == (404, "no model here does segmentation")
     chosen = start(tmp_path, default_classifier="other-colours")
     assert chosen.client.post("/classify", files={"file": RED}).json()["model"] == "other-colours"
 

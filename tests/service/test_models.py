@@ -312,6 +312,21 @@ def test_threads_follow_the_quota(tmp_path: Path) -> None:
     assert quota(tmp_path) is None
 
 
+def test_threads_follow_the_quota_of_the_own_group_and_of_those_above(tmp_path: Path) -> None:
+    """On a host the root has none: a unit of systemd's has its own, and its slice may have one too."""
+    unit = tmp_path / "system.slice" / "quatserve.service"
+    unit.mkdir(parents=True)
+    own = tmp_path / "own"
+    own.write_text("12:pids:/elsewhere\n0::/system.slice/quatserve.service\n")
+    assert quota(tmp_path, own) is None
+    (unit / "cpu.max").write_text("300000 100000\n")
+    assert quota(tmp_path, own) == 3.0
+    (unit.parent / "cpu.max").write_text("200000 100000\n")
+    assert quota(tmp_path, own) == 2.0
+    (unit / "cpu.max").write_text("max 100000\n")
+    assert quota(tmp_path, own) == 2.0
+
+
 def test_threads_follow_the_older_kind_of_quota(tmp_path: Path) -> None:
     (tmp_path / "cpu").mkdir()
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("200000")

@@ -179,6 +179,23 @@ def test_faults_are_told(client: triton.InferenceServerClient) -> None:
         assert "decoding the response" not in str(fault.value)  # the client understood it
 
 
+def with_binary(size: object) -> bytes:
+    """An input that promises `size` raw bytes, of which none come."""
+    document = orjson.loads(with_data([0] * 3072))
+    document["inputs"][0]["parameters"] = {"binary_data_size": size}
+    return orjson.dumps(document)
+
+
+def test_raw_bytes_must_be_as_many_as_promised(models_dir: Path) -> None:
+    description = read_description(models_dir / CLASSIFIER / "1")
+    for promised, sent in [(3072, 3071), (3072, 3073), (3071, 3072), (None, 3072)]:
+        document = orjson.loads(with_binary(promised))
+        del document["inputs"][0]["data"]
+        head = orjson.dumps(document)
+        with pytest.raises(BadParameterError, match="raw bytes"):
+            read_request(head + bytes(sent), str(len(head)), description, max_images=16)
+
+
 NO_BYTES: list[object] = [256, -1, 1 << 63, 1.0, True, "a", "", None, {}]
 NO_IMAGE: list[object] = [
     *([], [1], 3072, "a" * 3072, {"a": 1}, None),
@@ -201,6 +218,10 @@ NO_IMAGE: list[object] = [
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[-1,32,32,3],"data":[1]}]}', None, 422),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":"x","data":[1]}]}', None, 422),
         (with_data([0] * 3072, count=True), None, 422),
+        (with_data([0] * 3072, count=7).replace(b"7", b"[" * 1000 + b"]" * 1000), None, 422),
+        (with_binary(3071), None, 422),
+        (with_binary(True), None, 422),
+        (with_binary(None), None, 422),
         (b'{"id":7,' + with_data([0] * 3072)[1:], None, 422),
         (b'{"id":0,' + with_data([0] * 3072)[1:], None, 422),
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[17,32,32,3],"data":[]}]}', None, 413),
