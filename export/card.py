@@ -159,7 +159,7 @@ def _start(config: RunConfig) -> str:
     runs = ancestry(config)
     before = ", and each of these with those of the one below it" if runs[1:] else ""
     listed = "".join(f"\n- {run}" for run in runs)
-    return f"\n\nIt began with {which} of another run{before}:\n{listed}\n"
+    return f"\n\nIt began with {which} of another run{before}:\n{listed}"
 
 
 def _teacher(config: RunConfig) -> str:
