@@ -182,18 +182,6 @@ def _cifar_taught() -> Recipe:
     )
 
 
-def _cifar_polished() -> Recipe:
-    taught = _cifar_taught()
-    return dataclasses.replace(
-        taught,
-        name=_name(_cifar_fast("quaternion", "cifar10", 10).name, "polished"),
-        summary=f"for what {taught.name} has trained (--from): the same --teacher, at a low rate throughout",
-        epochs=24,
-        schedule=OneCycle(peak=0.008, warm_up=0.05),
-        augmentation=Augmentation(),
-    )
-
-
 def _cifar_paper(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -> Recipe:
     kind = "deep" if deep else "shallow"
     return Recipe(
@@ -277,7 +265,6 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         _cifar_second,
         _cifar_third,
         _cifar_taught,
-        _cifar_polished,
         *(partial(_road_fast, algebra) for algebra in ours),
         *(partial(_cifar_paper, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in paper),
         *(partial(_road_paper, algebra) for algebra in paper),
