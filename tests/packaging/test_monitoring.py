@@ -58,7 +58,7 @@ def test_the_dashboard_finds_its_data_source() -> None:
 
 def test_the_readme_says_how_prometheus_gets_an_api_key() -> None:
     line = "authorization: {credentials: KEY}"
-    assert f"`{line}`" in (ROOT / "README.md").read_text()
+    assert f"`{line}`" in (ROOT / "service" / "README.md").read_text()
     commented = (MONITORING / "prometheus.yml").read_text()
     (job,) = yaml.safe_load(commented.replace(f"# {line}", line))["scrape_configs"]
     assert job["authorization"] == {"credentials": "KEY"}
