@@ -232,9 +232,9 @@ def test_card_and_description_say_whose_weights_a_run_began_with(
     )
     assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = (place.out / "README.md").read_text()
-    first, second = training.start.split("; before that ")
+    latest, oldest = training.start.split("; before that ")
     assert "It began with all weights but the head's of another run, and each of these with those of" in card
-    assert f"\n- {first}\n- {second}\n\n" in card
+    assert f"\n- {latest}\n- {oldest}\n\n" in card
     assert "Not for commercial use." in card
 
 
