@@ -144,13 +144,13 @@ def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:
-    """What makes it this run and no other; the words that describe its recipe do not."""
+    """What makes it this run and no other; what its recipe says to people does not."""
     fields = as_json(config.recipe) | {
         "seed": config.seed,
         "from": config.start and config.start.sha256,
         "teacher": config.teacher and config.teacher.sha256,
     }
-    return {name: value for name, value in fields.items() if name != "summary"}
+    return {name: value for name, value in fields.items() if name not in ("summary", "continues")}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
