@@ -14,7 +14,7 @@ help:  ## this list
 
 serve: export QUATSERVE_LOG_FORMAT ?= text
 serve: $(VENV_SERVE)/.installed  ## serve models/ at http://localhost:8000, on the CPU
-	@$(VENV_SERVE)/bin/python -m service
+	@$(VENV_SERVE)/bin/python -m quatserve serve
 
 venv: $(VENV)/.installed  ## make .venv, with everything in it
 
@@ -30,7 +30,7 @@ stress: $(VENV)/.installed  ## attack a real service for up to ten minutes; writ
 lint: $(VENV)/.installed  ## style, types and import directions
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy training export service tests benchmarks
+	$(VENV)/bin/mypy -p quatserve -p tests -p benchmarks
 	$(VENV)/bin/lint-imports
 
 format: $(VENV)/.installed  ## put the code into its one format
@@ -41,7 +41,7 @@ verify: $(VENV)/.installed  ## check digests, operators and probe of every artif
 ifeq ($(ARTIFACTS),)
 	@echo "models/ holds no artifact: nothing to verify."
 else
-	$(VENV)/bin/python -m export verify $(ARTIFACTS)
+	$(VENV)/bin/python -m quatserve verify $(ARTIFACTS)
 endif
 
 check-image: $(VENV)/.installed  ## build and start the CPU image's contents, without Docker

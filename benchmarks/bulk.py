@@ -1,4 +1,4 @@
-"""How much of the session's own speed `python -m service classify` keeps, from files on disk to a table.
+"""How much of the session's own speed `quatserve classify` keeps, from files on disk to a table.
 
     python benchmarks/bulk.py            # writes docs/bulk.md
 
@@ -29,13 +29,13 @@ from benchmarks.speed.figures import Figures, Row, at_least, machine, table  # n
 from benchmarks.speed.pictures import cifar_images  # noqa: E402
 from benchmarks.speed.raw import model_file, raw_session  # noqa: E402
 from benchmarks.speed.undisturbed import undisturbed  # noqa: E402
-from service.artifact import INPUT_NAME, Precision  # noqa: E402
-from service.cpus import usable_cpus  # noqa: E402
-from service.versions import versions_on_disk  # noqa: E402
+from quatserve.service.artifact import INPUT_NAME, Precision  # noqa: E402
+from quatserve.service.engine.cpus import usable_cpus  # noqa: E402
+from quatserve.service.engine.versions import versions_on_disk  # noqa: E402
 
 MODEL, BATCH, LEAST = "cifar10-quaternion", 32, 0.9
 TOGETHER, ABREAST = "onnxruntime, one run on all cores", "onnxruntime, one run on each core"
-COMMAND = "`python -m service classify`"
+COMMAND = "`quatserve classify`"
 RATE = re.compile(r"^(\d+) done at ([\d,]+) images/s$", re.MULTILINE)
 
 
@@ -62,7 +62,7 @@ def command_rate(models_dir: Path, folder: Path, count: int, out: Path) -> float
     out.unlink(missing_ok=True)
     arguments = ["classify", folder, "--out", out, "--model", MODEL, "--precision", Precision.FP32]
     ended = subprocess.run(
-        [sys.executable, "-m", "service", *map(str, arguments), "--models-dir", str(models_dir)],
+        [sys.executable, "-m", "quatserve", *map(str, arguments), "--models-dir", str(models_dir)],
         cwd=REPOSITORY,
         env={key: value for key, value in os.environ.items() if not key.startswith("QUATSERVE_")},
         capture_output=True,

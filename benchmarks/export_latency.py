@@ -19,13 +19,13 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from export.folded import fold
-from export.graph import write_graph
-from export.quantise import quantise
-from export.scenes import smooth
-from service.artifact import INPUT_NAME, Precision
-from training.augment import normalise
-from training.network import Network, NetworkConfig
+from quatserve.export.folded import fold
+from quatserve.export.graph import write_graph
+from quatserve.export.precision.int8 import quantise
+from quatserve.export.proof.scenes import smooth
+from quatserve.service.artifact import INPUT_NAME, Precision
+from quatserve.training.data.augment import normalise
+from quatserve.training.networks.residual import Network, NetworkConfig
 
 BATCHES = (1, 32)
 ROUNDS = {1: 400, 32: 60}

@@ -14,11 +14,12 @@ from pathlib import Path
 
 import torch
 
-from training.batches import read_data
-from training.ranks import Ranks
-from training.recipes import Recipe, find_recipe
-from training.schedule import OneCycle
-from training.trainer import Trainer
+from quatserve.training.loop.batches import read_data
+from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.trainer import Trainer
+from quatserve.training.recipes import find_recipe
+from quatserve.training.recipes.schedule import OneCycle
+from quatserve.training.recipes.schema import Recipe
 
 
 def changed(recipe: Recipe, options: argparse.Namespace) -> Recipe:

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from training.kitti import IGNORED, list_frames, open_rgb, split_frames, target_of
+from quatserve.training.data.kitti import IGNORED, list_frames, open_rgb, split_frames, target_of
 
 BORDER_ROWS = 4
 SIZES = ((48, 160), (64, 208), (72, 240), (80, 264), (93, 310))

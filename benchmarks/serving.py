@@ -30,9 +30,9 @@ from benchmarks.speed.raw import images_per_second, median_ms, model_file, raw_s
 from benchmarks.speed.servers import Server, litserve, litserve_version, our_service  # noqa: E402
 from benchmarks.speed.undisturbed import OTHERS_LIMIT, undisturbed  # noqa: E402
 from benchmarks.speed.wrk import FORM, as_form, wrk  # noqa: E402
-from service.artifact import Precision, read_description  # noqa: E402
-from service.settings import Settings  # noqa: E402
-from service.versions import versions_on_disk  # noqa: E402
+from quatserve.service.artifact import Precision, read_description  # noqa: E402
+from quatserve.service.engine.versions import versions_on_disk  # noqa: E402
+from quatserve.service.settings import Settings  # noqa: E402
 
 BATCH, CONNECTIONS, SEGMENT_CONNECTIONS = 32, 32, 4
 PNG = "image/png"

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from training.allocator import SETTINGS  # noqa: E402 - the repository is where this file is
+from quatserve.training.loop.allocator import SETTINGS  # noqa: E402 - the repository is where this file is
 
 ALGEBRAS = ("real", "complex", "quaternion", "octonion")
 MODES = ("compiled", "uncompiled")
@@ -113,9 +113,9 @@ def work(algebra: str, mode: str, options: argparse.Namespace) -> None:
     import torch
     from torch.nn import functional as F
 
-    from training.compilation import compiled
-    from training.network import Network, NetworkConfig
-    from training.trainer import parameter_groups
+    from quatserve.training.loop.compilation import compiled
+    from quatserve.training.loop.trainer import parameter_groups
+    from quatserve.training.networks.residual import Network, NetworkConfig
 
     started = time.perf_counter()
     torch.set_num_threads(options.threads)

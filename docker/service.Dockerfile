@@ -38,7 +38,7 @@ STOPSIGNAL SIGTERM
 # a proxy into every container's environment: this question is not for it.
 HEALTHCHECK --interval=10s --timeout=5s --start-period=120s --retries=3 \
     CMD ["python", "-c", "from urllib.request import ProxyHandler, build_opener; build_opener(ProxyHandler({})).open('http://127.0.0.1:8000/readyz', timeout=4)"]
-ENTRYPOINT ["python", "-m", "service"]
+ENTRYPOINT ["quatserve", "serve"]
 
 FROM runtime AS runtime-cpu
 ENV QUATSERVE_DEVICE=cpu

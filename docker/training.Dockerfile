@@ -9,6 +9,7 @@ COPY pyproject.toml constraints.txt ./
 RUN touch README.md LICENSE \
  && /opt/quatserve/bin/pip install --constraint constraints.txt ".[export]"
 COPY README.md LICENSE ./
+COPY quatserve quatserve
 COPY training training
 COPY export export
 COPY service service
@@ -33,5 +34,5 @@ ENV PATH=/opt/quatserve/bin:$PATH \
 # Relative paths in commands (data/, runs/, models/) are those of the mounted directory.
 WORKDIR /work
 USER 10001:10001
-ENTRYPOINT ["python", "-m"]
-CMD ["training", "--help"]
+ENTRYPOINT ["quatserve"]
+CMD ["--help"]

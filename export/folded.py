@@ -8,12 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from training.convolution import HypercomplexConv2d, block_weight
-from training.errors import UserError
-from training.network import RGB, Block, Components, Network, NetworkConfig, ProjectionBlock
-from training.normalisation import HypercomplexBatchNorm2d
-
-from .fold import (
+from quatserve.export.folding import (
     NotPositiveDefiniteError,
     absorb,
     absorb_into_reader,
@@ -21,6 +16,17 @@ from .fold import (
     joined_order,
     normalisation_map,
 )
+from quatserve.training.errors import UserError
+from quatserve.training.networks.residual import (
+    RGB,
+    Block,
+    Components,
+    Network,
+    NetworkConfig,
+    ProjectionBlock,
+)
+from quatserve.training.nn.conv import HypercomplexConv2d, block_weight
+from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
 
 class FoldedComponents(nn.Module):

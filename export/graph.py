@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 from torch import nn
 
-from service.artifact import INPUT_NAME, OUTPUT_NAMES, Precision, Task
-from training.augment import PIXEL_SCALE
-
-from .folded import FoldedBlock, FoldedComponents, FoldedNetwork
+from quatserve.export.folded import FoldedBlock, FoldedComponents, FoldedNetwork
+from quatserve.service.artifact import INPUT_NAME, OUTPUT_NAMES, Precision, Task
+from quatserve.training.data.augment import PIXEL_SCALE
 
 OPSET, IR_VERSION = 18, 8  # both of onnx 1.13, early 2023
 PROBABILITY = "probability"  # of road, before it is rounded

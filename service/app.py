@@ -13,17 +13,19 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from service import documentation
-from service.catalogue import catalogue
-from service.cpus import step_back, usable_cpus
-from service.docs_page import add_docs
-from service.front_page import add_page
-from service.gateway import ANSWERED_ERROR, Gateway, KeyRing
-from service.inference import Inference
-from service.lifecycle import Lifecycle
-from service.metrics import Metrics
-from service.models import Model, load_model
-from service.problems import (
+from quatserve.service.engine.cpus import step_back, usable_cpus
+from quatserve.service.engine.load import Model, load_model
+from quatserve.service.engine.registry import Registry
+from quatserve.service.settings import Settings
+from quatserve.service.telemetry.metrics import Metrics
+from quatserve.service.web import openapi as documentation
+from quatserve.service.web.catalogue import catalogue
+from quatserve.service.web.docs_page import add_docs
+from quatserve.service.web.front_page import add_page
+from quatserve.service.web.inference import Inference
+from quatserve.service.web.lifecycle import Lifecycle
+from quatserve.service.web.middleware import ANSWERED_ERROR, Gateway, KeyRing
+from quatserve.service.web.problems import (
     KINDS,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
@@ -32,10 +34,8 @@ from service.problems import (
     response_for,
     response_of,
 )
-from service.protocol_v2 import protocol_v2
-from service.refusals import Refusals
-from service.registry import Registry
-from service.settings import Settings
+from quatserve.service.web.refusals import Refusals
+from quatserve.service.web.v2 import protocol_v2
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,13 @@ from pydantic import (
     model_validator,
 )
 
-from service.artifact import Task
+from quatserve.service.artifact import Task
 
 ENVIRONMENT_PREFIX = "QUATSERVE_"
 USAGE = """
-  python -m service [flags]                                    serve over HTTP
-  python -m service classify PATH... --out results.csv         say what is in each image
-  python -m service segment PATH... --out DIR                  draw where the road is"""
+  quatserve serve [flags]                                    serve over HTTP
+  quatserve classify PATH... --out results.csv         say what is in each image
+  quatserve segment PATH... --out DIR                  draw where the road is"""
 MEBIBYTE = 1 << 20
 
 
@@ -183,7 +183,7 @@ def from_environment(environment: Mapping[str, str]) -> dict[str, str]:
             continue
         name = variable.removeprefix(ENVIRONMENT_PREFIX).lower()
         if name not in Settings.model_fields:
-            raise SettingsError(f"{variable}: no such setting; see python -m service --help")
+            raise SettingsError(f"{variable}: no such setting; see quatserve serve --help")
         found[name] = value
     return found
 
@@ -235,7 +235,7 @@ def _first_fault(error: ValidationError) -> str:
 def parse(arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> Settings:
     """Settings from flags over environment over defaults."""
     parser = CommandParser(
-        prog="python -m service",
+        prog="quatserve serve",
         usage=USAGE,
         description="Serve the folded networks of a models directory over HTTP, or work through files "
         "without a server. Each command has a --help of its own; the flags below are those of serving.",

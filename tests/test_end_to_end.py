@@ -13,18 +13,18 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from export.__main__ import main as export
+from quatserve.export.commands import main as export
+from quatserve.training.data.kitti import open_rgb, target_of
+from quatserve.training.evaluation.report import evaluate_run, road_split
+from quatserve.training.evaluation.road_metrics import road_scores, value_counts
+from quatserve.training.loop.fit import fit
+from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.run import load_network
+from quatserve.training.networks.residual import Network
+from quatserve.training.recipes.schema import Augmentation, Recipe
 from tests.export.tiny import classifier_recipe, small_cifar
 from tests.service.harness import RunningService, encoded, noise
 from tests.training.tiny_data import road_recipe, write_frames
-from training.evaluation import evaluate_run, road_split
-from training.fit import fit
-from training.kitti import open_rgb, target_of
-from training.network import Network
-from training.ranks import Ranks
-from training.recipes import Augmentation, Recipe
-from training.road_metrics import road_scores, value_counts
-from training.run import load_network
 
 INT8_TOLERANCE = 0.15  # of a network trained for two steps: its answers are near each other
 

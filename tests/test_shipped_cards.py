@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from export.card import write_card
-from service.artifact import Description, Precision, read_description
-from training.run import read_config
+from quatserve.export.artifact.card import write_card
+from quatserve.service.artifact import Description, Precision, read_description
+from quatserve.training.loop.run import read_config
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("cifar10-quaternion", "kitti-road-quaternion")

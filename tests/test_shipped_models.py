@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 
-from service.samples.render_road import (
+from quatserve.service.samples.render_road import (
     HALF_ROAD_M,
     HEIGHT,
     HORIZON,

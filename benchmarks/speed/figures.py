@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import onnxruntime as ort
 
-from service.cpus import usable_cpus
+from quatserve.service.engine.cpus import usable_cpus
 
 
 @dataclass

@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from service.artifact import Description
-from service.decoding import prepare
-from service.images import Target
+from quatserve.service.artifact import Description
+from quatserve.service.imaging.decoder import prepare
+from quatserve.service.imaging.images import Target
 
 DATA = Path(__file__).parents[2] / "data"
 FULL_SIZE = (1242, 375)  # KITTI's frames: width, height

@@ -12,10 +12,10 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from service.artifact import INPUT_NAME, Precision, read_description
-from service.cpus import usable_cpus
-from service.session import CPU, Placement, session_options
-from service.settings import Device
+from quatserve.service.artifact import INPUT_NAME, Precision, read_description
+from quatserve.service.engine.cpus import usable_cpus
+from quatserve.service.engine.session import CPU, Placement, session_options
+from quatserve.service.settings import Device
 
 
 def model_file(directory: Path, precision: Precision) -> Path | None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.speed.figures import Figures, Row, at_least, at_most, table
-from service.settings import Settings
+from quatserve.service.settings import Settings
 
 CLASSIFY = {"classify fp32": "fp32", "classify int8": "INT8"}
 SEGMENT = {"segment fp32": "fp32", "segment int8": "INT8"}

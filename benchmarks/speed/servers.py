@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Self
 
-from service.artifact import Precision
-from service.cpus import usable_cpus
-from service.session import SPIN_US
+from quatserve.service.artifact import Precision
+from quatserve.service.engine.cpus import usable_cpus
+from quatserve.service.engine.session import SPIN_US
 
 REPOSITORY = Path(__file__).parents[2]
 START_LIMIT_S = 60.0
@@ -94,7 +94,7 @@ def our_service(artifact: Path, precision: Precision) -> Iterator[Server]:
         (Path(models) / artifact.parent.name).mkdir()
         (Path(models) / artifact.parent.name / artifact.name).symlink_to(artifact.resolve())
         flags = ["--models-dir", models, "--port", str(port), "--precision", precision, "--access-log", "no"]
-        with Server([sys.executable, "-m", "service", *flags], port, "/readyz") as server:
+        with Server([sys.executable, "-m", "quatserve", "serve", *flags], port, "/readyz") as server:
             yield server
 
 

@@ -1,1 +1,1 @@
-"""The same engine without a server: `python -m service classify` and `python -m service segment`."""
+"""The same engine without a server: `quatserve classify` and `quatserve segment`."""

@@ -1,4 +1,4 @@
-"""`python -m service classify` and `python -m service segment`, from arguments to an exit code."""
+"""`quatserve classify` and `quatserve segment`, from arguments to an exit code."""
 
 import argparse
 import os
@@ -13,18 +13,25 @@ from typing import Any
 
 from tqdm import tqdm
 
-from service.artifact import Description, Task, read_description
-from service.bulk import tables
-from service.bulk.engine import Answer, Fault, outcomes
-from service.bulk.files import Found, gather, named
-from service.bulk.pictures import draw, picture_path, without_clashes
-from service.cpus import usable_cpus
-from service.images import Output
-from service.inference import top
-from service.models import Model, load_model
-from service.queries import SegmentQuery
-from service.settings import CommandParser, Settings, SettingsError, add_flags, build, from_environment
-from service.versions import versions_on_disk
+from quatserve.service.artifact import Description, Task, read_description
+from quatserve.service.bulk import tables
+from quatserve.service.bulk.engine import Answer, Fault, outcomes
+from quatserve.service.bulk.files import Found, gather, named
+from quatserve.service.bulk.pictures import draw, picture_path, without_clashes
+from quatserve.service.engine.cpus import usable_cpus
+from quatserve.service.engine.load import Model, load_model
+from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.imaging.images import Output
+from quatserve.service.settings import (
+    CommandParser,
+    Settings,
+    SettingsError,
+    add_flags,
+    build,
+    from_environment,
+)
+from quatserve.service.web.inference import top
+from quatserve.service.web.queries import SegmentQuery
 
 SHARED_SETTINGS = (
     "models_dir",
@@ -184,7 +191,7 @@ def _count(text: str) -> int:
 
 
 def _parser(command: str, what: str) -> argparse.ArgumentParser:
-    parser = CommandParser(prog=f"python -m service {command}", description=what, epilog=EPILOG)
+    parser = CommandParser(prog=f"quatserve serve {command}", description=what, epilog=EPILOG)
     parser.add_argument("paths", nargs="+", metavar="PATH", help="image, folder, or - for a list on stdin")
     parser.add_argument("--model", help="name of the model, where several could do it")
     parser.add_argument("--debug", action="store_true", help="show a traceback when it cannot start")

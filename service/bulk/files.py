@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from service.images import Output
+from quatserve.service.imaging.images import Output
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 STANDARD_INPUT = "-"

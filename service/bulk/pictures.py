@@ -6,12 +6,12 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from service import images
-from service.bulk.engine import Answer, Fault, read
-from service.bulk.files import Found, ending
-from service.inference import render
-from service.opening import ImageError
-from service.queries import SegmentQuery
+from quatserve.service.bulk.engine import Answer, Fault, read
+from quatserve.service.bulk.files import Found, ending
+from quatserve.service.imaging import images
+from quatserve.service.imaging.inspect import ImageError
+from quatserve.service.web.inference import render
+from quatserve.service.web.queries import SegmentQuery
 
 
 def picture_path(file: Found, folder: Path, output: images.Output) -> Path:

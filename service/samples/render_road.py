@@ -1,4 +1,4 @@
-"""Render `road.jpg`, a street that nobody photographed: python -m service.samples.render_road
+"""Render `road.jpg`, a street that nobody photographed: python -m quatserve.service.samples.render_road
 
 A pinhole camera like that of the KITTI car looks down a slightly curved street: asphalt with markings and
 patches, kerbs, verges, hedges, trees with their shadows, houses, and sky. Seeded, so it renders the same

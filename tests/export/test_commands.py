@@ -13,8 +13,8 @@ import numpy as np
 import onnx
 import pytest
 
-from export.__main__ import main
-from service.artifact import read_description
+from quatserve.export.commands import main
+from quatserve.service.artifact import read_description
 from tests.export.tiny import NAME, road_place
 from tests.full_disk import full_disk
 from tests.service.harness import REPOSITORY, wait_until
@@ -205,12 +205,12 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
         assert stopped.value.code == 0
-    assert "python -m export build runs/mine" in capsys.readouterr().out
+    assert "quatserve build runs/mine" in capsys.readouterr().out
 
 
 def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     place = road_place(tmp_path)
-    command = [sys.executable, "-m", "export", "build", str(place.run), "--data", str(place.data)]
+    command = [sys.executable, "-m", "quatserve", "build", str(place.run), "--data", str(place.data)]
     process = subprocess.Popen([*command, "--out", str(place.out)], cwd=REPOSITORY, stderr=subprocess.PIPE)
     wait_until(lambda: place.out.parent.is_dir(), 60)
     process.send_signal(signal.SIGTERM)

@@ -6,16 +6,16 @@ import pytest
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from export.contract import allowed_operators, check_graph, operators
-from export.folded import fold
-from export.graph import IR_VERSION, OPSET, write_graph
-from export.proof import reference
-from export.quantise import quantise
-from export.runtime import run, session_of
-from service.artifact import ArtifactError, Precision
-from tests.export.test_fold import every_config, title
+from quatserve.export.folded import fold
+from quatserve.export.graph import IR_VERSION, OPSET, write_graph
+from quatserve.export.precision.int8 import quantise
+from quatserve.export.proof.contract import allowed_operators, check_graph, operators
+from quatserve.export.proof.parity import reference
+from quatserve.export.proof.runtime import run, session_of
+from quatserve.service.artifact import ArtifactError, Precision
+from quatserve.training.networks.residual import NetworkConfig
+from tests.export.test_folding import every_config, title
 from tests.export.tiny import pictures, randomised
-from training.network import NetworkConfig
 
 SIZE = (12, 16)
 ROAD = NetworkConfig(width=8, depth=1, task="segmentation")

@@ -8,13 +8,14 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from quatserve.training.data import cifar
+from quatserve.training.loop.checkpoint import write_tensors
+from quatserve.training.loop.run import CHECKPOINT, new_config, write_config
+from quatserve.training.networks.residual import Network, NetworkConfig
+from quatserve.training.nn.norm import HypercomplexBatchNorm2d
+from quatserve.training.recipes import find_recipe
+from quatserve.training.recipes.schema import Recipe, as_json
 from tests.training.tiny_data import SMALL_CIFAR, road_recipe, write_cifar, write_frames
-from training import cifar
-from training.checkpoint import write_tensors
-from training.network import Network, NetworkConfig
-from training.normalisation import HypercomplexBatchNorm2d
-from training.recipes import Recipe, as_json, find_recipe
-from training.run import CHECKPOINT, new_config, write_config
 
 NAME = "tiny-model"
 

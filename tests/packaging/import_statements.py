@@ -8,9 +8,9 @@ PACKAGES = ("training", "export", "service")
 
 
 def modules(root: Path, package: str) -> Iterator[tuple[str, Path]]:
-    """Every module of a package with its dotted name; a package is named after its directory."""
+    """Every module of a package with its dotted name, `quatserve.PACKAGE...`."""
     for path in sorted((root / package).rglob("*.py")):
-        parts = path.relative_to(root).with_suffix("").parts
+        parts = ("quatserve", *path.relative_to(root).with_suffix("").parts)
         yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts), path
 
 
@@ -23,5 +23,4 @@ def imports(module: str, path: Path) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom):
             anchor = parents[: len(parents) - node.level + 1] if node.level else []
             source = ".".join([*anchor, *([node.module] if node.module else [])])
-            # `from service import artifact` names the module service.artifact, not service.
-            yield from (f"{source}.{alias.name}" if source in PACKAGES else source for alias in node.names)
+            yield source

@@ -65,16 +65,16 @@ def build(runtime: str, work: Path) -> Path:
 
 def copy(source: Path, target: Path) -> None:
     if source.is_dir():
-        shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     else:
         shutil.copy(source, target)
 
 
 def entry(installed: Path, device: str) -> list[str]:
     """The image's entry point, on the shipped models unless QUATSERVE_MODELS_DIR names others."""
-    _python, *arguments = json.loads(only("ENTRYPOINT"))
+    program, *arguments = json.loads(only("ENTRYPOINT"))
     models = os.environ.get("QUATSERVE_MODELS_DIR", str(ROOT / "models"))
-    return [str(installed / "bin/python"), *arguments, "--device", device, "--models-dir", models]
+    return [str(installed / "bin" / program), *arguments, "--device", device, "--models-dir", models]
 
 
 def check_health(installed: Path, port: int) -> None:

@@ -11,7 +11,7 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from jsonschema import Draft202012Validator
 
-from service.settings import Settings, from_environment
+from quatserve.service.settings import Settings, from_environment
 
 ROOT = Path(__file__).parents[2]
 RESET = object()

@@ -1,8 +1,10 @@
 """What pip would install: the pins, the closure of every extra, and the wheel."""
 
 import re
+import shutil
 import subprocess
 import sys
+import tarfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -97,7 +99,7 @@ def test_what_a_package_imports_is_required_by_name(package: str, extras: set[st
         name.partition(".")[0] for module, path in modules(ROOT, package) for name in imports(module, path)
     }
     owners = metadata.packages_distributions()
-    third_party = names - {*sys.stdlib_module_names, *PACKAGES}
+    third_party = names - {*sys.stdlib_module_names, "quatserve"}
     used = {canonicalize_name(owners.get(name, [name])[0]) for name in third_party}
     assert used - required(extras) == set()
 
@@ -115,17 +117,41 @@ def test_the_version_has_one_place() -> None:
 def package_files(root: Path) -> set[str]:
     """What must be installed: code, and the page's files; not what is written beside them for people."""
     found = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
+    found += [path for path in (root / "quatserve").iterdir() if path.is_file()]
     return {str(path.relative_to(root)) for path in found if path.suffix not in {".md", ".pyc"}}
 
 
-def test_the_wheel_holds_the_three_packages_and_nothing_else(tmp_path: Path) -> None:
+def installed_name(file: str) -> str:
+    return file if file.startswith("quatserve/") else f"quatserve/{file}"
+
+
+def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a copy: building leaves traces beside pyproject.toml
     for name in [*package_files(ROOT), "pyproject.toml", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
-    (source / "service/page/icons").mkdir(parents=True, exist_ok=True)
-    (source / "service/page/icons/road.svg").touch()  # data beside the code, some folders down
+    for package in PACKAGES:
+        (source / "quatserve" / package).symlink_to(f"../{package}")
+    (source / "service/web/page/icons").mkdir(parents=True, exist_ok=True)
+    (source / "service/web/page/icons/road.svg").touch()  # data beside the code, some folders down
     command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
     subprocess.run([*command, "--wheel-dir", tmp_path, source], check=True)
+    expected = {installed_name(file) for file in package_files(source)}
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
-    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == package_files(source)
+    assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected
+
+    build = "import sys; from setuptools.build_meta import build_sdist; build_sdist(sys.argv[1])"
+    subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True, capture_output=True)
+    with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
+        files = {member.name.partition("/")[2]: member for member in sdist.getmembers()}
+    assert expected <= files.keys()
+    assert all(files[name].isfile() for name in expected)
+
+
+def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "quatserve", tmp_path / "quatserve", symlinks=True)
+    command = [sys.executable, "-S", "-m", "quatserve", "serve"]  # -S: without the installed package
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert run.returncode == 2
+    assert run.stderr.startswith("error: quatserve.service is missing: in a checkout")
+    assert len(run.stderr.splitlines()) == 1

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from service.settings import Settings, from_environment
+from quatserve.service.settings import Settings, from_environment
 
 ROOT = Path(__file__).parents[2]
 FILES = ["service.Dockerfile", "training.Dockerfile"]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import yaml
 
-from service.metrics import Metrics
+from quatserve.service.telemetry.metrics import Metrics
 
 ROOT = Path(__file__).parents[2]
 MONITORING = ROOT / "docker/monitoring"

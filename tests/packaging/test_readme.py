@@ -58,7 +58,7 @@ def agrees(shown: Any, got: Any) -> bool:
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with running([sys.executable, "-m", "service"], cwd=ROOT) as service:
+    with running([sys.executable, "-m", "quatserve", "serve"], cwd=ROOT) as service:
         yield f"localhost:{service.port}"
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from service.front_page import HERE
+from quatserve.service.web.front_page import HERE
 from tests.page.conftest import Open
 from tests.page.driving import bars, bring, canvas, choose, opened
 from tests.service.artifacts import LABELS, expected_probabilities, write_classifier

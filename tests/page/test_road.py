@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from service.front_page import HERE
+from quatserve.service.web.front_page import HERE
 from tests.page.conftest import Open
 from tests.page.driving import canvas, choose, opened, set_threshold
 from tests.service.harness import RunningService, encoded, noise

@@ -9,12 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from service import decoding, logs, server
-from service.app import create_app
-from service.images import upright_rgb
-from service.models import Model, load_model
-from service.session import Session
-from service.settings import Settings, parse
+from quatserve.service.app import create_app
+from quatserve.service.engine.load import Model, load_model
+from quatserve.service.engine.session import Session
+from quatserve.service.imaging import decoder as decoding
+from quatserve.service.imaging.images import upright_rgb
+from quatserve.service.settings import Settings, parse
+from quatserve.service.telemetry import logs
+from quatserve.service.web import server
 
 RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
 ENDLESS_WIDTH = 4_444  # an image of this width is never through with decoding

@@ -32,10 +32,10 @@ def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
 
 
 class RunningService:
-    """`python -m service`, or another program that serves, with its log in a file."""
+    """`quatserve serve`, or another program that serves, with its log in a file."""
 
     def __init__(
-        self, models_dir: Path, program: tuple[str, ...] = ("-m", "service"), **settings: object
+        self, models_dir: Path, program: tuple[str, ...] = ("-m", "quatserve", "serve"), **settings: object
     ) -> None:
         flags = {"port": 0, "models_dir": models_dir, **settings}
         arguments = [

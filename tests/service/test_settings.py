@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from service.settings import Settings, SettingsError, flag_of, parse, table, variable_of
+from quatserve.service.settings import Settings, SettingsError, flag_of, parse, table, variable_of
 from tests.service.harness import REPOSITORY
 
 
 def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "service", *arguments],
+        [sys.executable, "-m", "quatserve", "serve", *arguments],
         cwd=REPOSITORY,
         env={"PATH": "/usr/bin:/bin", **environment},
         capture_output=True,
@@ -42,7 +42,7 @@ def test_every_setting_is_a_flag_a_variable_and_a_line_of_the_help(name: str) ->
 
 
 def _help() -> str:
-    from service.settings import CommandParser, add_flags
+    from quatserve.service.settings import CommandParser, add_flags
 
     parser = CommandParser()
     add_flags(parser)

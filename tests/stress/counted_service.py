@@ -12,11 +12,11 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from service import logs
-from service.app import create_app
-from service.cpus import usable_cpus
-from service.server import exit_stuck, serve
-from service.settings import parse
+from quatserve.service.app import create_app
+from quatserve.service.engine.cpus import usable_cpus
+from quatserve.service.settings import parse
+from quatserve.service.telemetry import logs
+from quatserve.service.web.server import exit_stuck, serve
 from tests.service.harness import RunningService
 
 PROGRAM = ("-m", "tests.stress.counted_service")

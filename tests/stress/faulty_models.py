@@ -6,11 +6,11 @@ import math
 import time
 from pathlib import Path
 
-from service.server import EXIT_STUCK
+from quatserve.service.web.server import EXIT_STUCK
 from tests.service.artifacts import CLASSIFIER, write_both
 from tests.service.faulty_service import ENDLESS, RAISES, STUCK, WRONG_SHAPE
 from tests.service.harness import RunningService
-from tests.service.test_faults import PROGRAM, telling
+from tests.service.web.test_faults import PROGRAM, telling
 from tests.stress.connection import Answer, post, pour
 from tests.stress.record import Record, measured, settle
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from service.opening import START_OF_SCAN
+from quatserve.service.imaging.inspect import START_OF_SCAN
 from tests.service.artifacts import write_both
 from tests.service.harness import encoded, noise
-from tests.service.test_images import png_chunk, png_file, sixteen_bit_rows
+from tests.service.imaging.test_images import png_chunk, png_file, sixteen_bit_rows
 from tests.stress.connection import Answer, post, post_form, pour
 from tests.stress.record import Record, measured, under_attack
 

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 
 from tests.service.harness import plain
-from tests.service.test_limits import CHUNK, CHUNKED_HEAD
+from tests.service.web.test_limits import CHUNK, CHUNKED_HEAD
 from tests.stress.connection import Connection, post
 
 RED = plain((200, 60, 40))

@@ -13,7 +13,7 @@ import numpy as np
 
 from tests.service.harness import RunningService
 
-SERVICE = ("-m", "service")
+SERVICE = ("-m", "quatserve", "serve")
 FLAT = 1.05  # memory after over memory before, at most
 
 

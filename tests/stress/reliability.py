@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnxruntime as ort
 
-from service.cpus import usable_cpus
+from quatserve.service.engine.cpus import usable_cpus
 from tests.stress.record import Check, Record
 
 MEGABYTE = 1e6

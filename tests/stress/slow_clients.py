@@ -7,11 +7,11 @@ from collections.abc import Coroutine, Iterable
 from pathlib import Path
 from typing import Any
 
-from service.connections import LINGER_S
-from service.open_files import allow_open_files
+from quatserve.service.web.open_files import allow_open_files
+from quatserve.service.web.protocol import LINGER_S
 from tests.service.artifacts import CLASSIFIER, write_both, write_classifier
 from tests.service.harness import RunningService, plain
-from tests.service.test_unread_answers import ASK, deaf_client, open_files
+from tests.service.web.test_unread_answers import ASK, deaf_client, open_files
 from tests.stress.connection import LOST, NO_ANSWER, Connection, post, pour
 from tests.stress.pests import PATIENCE_S, PESTS, SILENT
 from tests.stress.record import Record, measured, settle, under_attack

@@ -8,8 +8,8 @@ import h5py
 import numpy as np
 from numpy.typing import NDArray
 
-from training.network import Components, Network, ProjectionBlock
-from training.normalisation import HypercomplexBatchNorm2d
+from quatserve.training.networks.residual import Components, Network, ProjectionBlock
+from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
 Array = NDArray[np.float32]
 

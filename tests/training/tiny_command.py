@@ -1,4 +1,4 @@
-"""`python -m training` with recipes that train within a second, and with accidents on demand.
+"""`quatserve` with recipes that train within a second, and with accidents on demand.
 
     python -m tests.training.tiny_command fit tiny-cifar --data DIR --out RUN --compile off
 
@@ -23,13 +23,15 @@ from typing import Any
 
 import torch
 
+from quatserve.training import recipes
+from quatserve.training.commands.main import main
+from quatserve.training.data import cifar
+from quatserve.training.loop import batches, run
+from quatserve.training.loop.batches import Batch, Epoch
+from quatserve.training.networks.residual import NetworkConfig
+from quatserve.training.recipes.schedule import OneCycle
+from quatserve.training.recipes.schema import Augmentation, Recipe
 from tests.training.tiny_data import road_recipe, write_cifar, write_frames
-from training import batches, cifar, recipes, run
-from training.__main__ import main
-from training.batches import Batch, Epoch
-from training.network import NetworkConfig
-from training.recipes import Augmentation, Recipe
-from training.schedule import OneCycle
 
 TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "test": 4})  # 45 images
 

@@ -7,11 +7,12 @@ import numpy as np
 import torch
 from PIL import Image
 
-from training.checkpoint import write_tensors
-from training.cifar import CIFAR10, CifarLayout
-from training.network import Network, NetworkConfig
-from training.recipes import Recipe, as_json, find_recipe
-from training.run import CHECKPOINT, new_config, write_config
+from quatserve.training.data.cifar import CIFAR10, CifarLayout
+from quatserve.training.loop.checkpoint import write_tensors
+from quatserve.training.loop.run import CHECKPOINT, new_config, write_config
+from quatserve.training.networks.residual import Network, NetworkConfig
+from quatserve.training.recipes import find_recipe
+from quatserve.training.recipes.schema import Recipe, as_json
 
 ROAD, BACKGROUND, UNKNOWN = (255, 0, 255), (255, 0, 0), (0, 0, 0)
 SMALL_CIFAR = dataclasses.replace(CIFAR10, records_per_file={"train": 3, "test": 4})

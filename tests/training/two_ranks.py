@@ -9,16 +9,16 @@ from torch import Tensor, distributed
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
+from quatserve.training.errors import UserError
+from quatserve.training.loop.batches import Epoch
+from quatserve.training.loop.losses import road_loss
+from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.trainer import Trainer
+from quatserve.training.networks.residual import Network, NetworkConfig
+from quatserve.training.nn.algebra import ALGEBRAS
+from quatserve.training.nn.norm import HypercomplexBatchNorm2d
+from tests.training.loop.test_trainer import RECIPE, Noise
 from tests.training.oracles import correlated_batch, randn
-from tests.training.test_trainer import RECIPE, Noise
-from training.algebra import ALGEBRAS
-from training.batches import Epoch
-from training.errors import UserError
-from training.losses import road_loss
-from training.network import Network, NetworkConfig
-from training.normalisation import HypercomplexBatchNorm2d
-from training.ranks import Ranks
-from training.trainer import Trainer
 
 SHARES = (slice(0, 2), slice(2, 5))  # of a batch of five: unequal
 Results = dict[str, Tensor]

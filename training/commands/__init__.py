@@ -1,4 +1,4 @@
-"""The commands of `python -m training`, one a module, thin over the functions beside this package.
+"""The commands of `quatserve`, one a module, thin over the functions beside this package.
 
 A module here imports nothing heavy until it runs, so that `--help` and mistakes answer at once.
 """
@@ -6,7 +6,7 @@ A module here imports nothing heavy until it runs, so that `--help` and mistakes
 from argparse import ArgumentParser, Namespace
 from typing import Protocol
 
-from . import download, evaluate, fit, import_keras, networks, recipes
+from quatserve.training.commands import download, evaluate, fit, import_keras, networks, recipes
 
 
 class Command(Protocol):

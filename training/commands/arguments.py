@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from training.errors import UserError
+from quatserve.training.errors import UserError
 
 if TYPE_CHECKING:
     import torch

@@ -11,8 +11,8 @@ from pathlib import Path
 
 NAME = "download"
 EXAMPLES = """examples:
-  python -m training download cifar10 --out data
-  python -m training download cifar100 --out data --archive cifar-100-binary.tar.gz"""
+  quatserve download cifar10 --out data
+  quatserve download cifar100 --out data --archive cifar-100-binary.tar.gz"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,7 +29,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from training.download import download
+    from quatserve.training.data.download import download
 
     folder = download(
         options.dataset, options.out, archive=options.archive, url=options.url, progress=sys.stderr.isatty()

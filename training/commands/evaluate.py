@@ -12,12 +12,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from .arguments import chosen_device, data_argument, device_argument, fraction, json_argument
+from quatserve.training.commands.arguments import (
+    chosen_device,
+    data_argument,
+    device_argument,
+    fraction,
+    json_argument,
+)
 
 NAME = "evaluate"
 EXAMPLES = """examples:
-  python -m training evaluate runs/mine --data data
-  python -m training evaluate runs/road --data data --split all --json"""
+  quatserve evaluate runs/mine --data data
+  quatserve evaluate runs/road --data data --split all --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -44,8 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from training.evaluation import evaluate_run
-    from training.run import BEST, CHECKPOINT
+    from quatserve.training.evaluation.report import evaluate_run
+    from quatserve.training.loop.run import BEST, CHECKPOINT
 
     report = evaluate_run(
         options.run_directory,

@@ -13,24 +13,29 @@ import sys
 import sysconfig
 from pathlib import Path
 
-from training.errors import UserError
-
-from .arguments import MAX_SEED, chosen_device, data_argument, device_argument, whole_number
+from quatserve.training.commands.arguments import (
+    MAX_SEED,
+    chosen_device,
+    data_argument,
+    device_argument,
+    whole_number,
+)
+from quatserve.training.errors import UserError
 
 NAME = "fit"
 EXAMPLES = """examples:
-  python -m training fit cifar10-quaternion --data data --out runs/mine
-  python -m training fit cifar10-quaternion --data data --out runs/mine --resume
-  python -m training fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
-  python -m training fit cifar10-quaternion --data data --out runs/longer --from runs/mine
-  python -m training fit cifar10-real-wide --data data --out runs/wide
-  python -m training fit cifar10-quaternion-taught --data data --out runs/b --from runs/a --teacher runs/wide
-  torchrun --nproc-per-node 2 -m training fit cifar10-quaternion --data data --out runs/mine"""
+  quatserve fit cifar10-quaternion --data data --out runs/mine
+  quatserve fit cifar10-quaternion --data data --out runs/mine --resume
+  quatserve fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
+  quatserve fit cifar10-quaternion --data data --out runs/longer --from runs/mine
+  quatserve fit cifar10-real-wide --data data --out runs/wide
+  quatserve fit cifar10-quaternion-taught --data data --out runs/b --from runs/a --teacher runs/wide
+  torchrun --nproc-per-node 2 -m quatserve fit cifar10-quaternion --data data --out runs/mine"""
 MAX_EPOCHS = 100_000
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("recipe", help="its name; `python -m training recipes` lists them")
+    parser.add_argument("recipe", help="its name; `quatserve recipes` lists them")
     data_argument(parser)
     parser.add_argument("--out", type=Path, required=True, metavar="RUN", help="run directory to write")
     parser.add_argument("--resume", action="store_true", help="go on from the last finished epoch of RUN")
@@ -74,9 +79,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     options.after_stop = ": --resume goes on from the last finished epoch"
-    from training.fit import fit
-    from training.ranks import joined_ranks
-    from training.recipes import find_recipe
+    from quatserve.training.loop.fit import fit
+    from quatserve.training.loop.ranks import joined_ranks
+    from quatserve.training.recipes import find_recipe
 
     recipe = find_recipe(options.recipe)
     if options.epochs is not None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 NAME = "import-keras"
 EXAMPLES = """examples:
-  python -m training import-keras quaternion_weights.hd5 --out runs/published
-  python -m training evaluate runs/published --data data --split all"""
+  quatserve import-keras quaternion_weights.hd5 --out runs/published
+  quatserve evaluate runs/published --data data --split all"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,9 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from training.counting import count_parameters
-    from training.keras_import import import_keras
-    from training.run import load_network
+    from quatserve.training.interop.keras_import import import_keras
+    from quatserve.training.loop.run import load_network
+    from quatserve.training.networks.counting import count_parameters
 
     recipe = import_keras(options.file, options.out)
     total, trainable = count_parameters(load_network(options.out)[0])

@@ -9,15 +9,15 @@ import argparse
 import json
 from typing import TYPE_CHECKING, Any
 
-from .arguments import json_argument
+from quatserve.training.commands.arguments import json_argument
 
 if TYPE_CHECKING:
-    from training.recipes import Recipe
+    from quatserve.training.recipes.schema import Recipe
 
 NAME = "networks"
 EXAMPLES = """examples:
-  python -m training networks
-  python -m training networks --json"""
+  quatserve networks
+  quatserve networks --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from training.table import format_table
+    from quatserve.training.commands.table import format_table
 
     rows = [describe(recipe) for recipe in distinct_networks()]
     if options.json:
@@ -42,7 +42,7 @@ def run(options: argparse.Namespace) -> None:
 
 def distinct_networks() -> "list[Recipe]":
     """For each network and input size, the first recipe that trains it."""
-    from training.recipes import RECIPES
+    from quatserve.training.recipes import RECIPES
 
     firsts: dict[Any, Recipe] = {}
     for build in RECIPES.values():
@@ -52,8 +52,8 @@ def distinct_networks() -> "list[Recipe]":
 
 
 def describe(recipe: "Recipe") -> dict[str, Any]:
-    from training.counting import count_multiply_accumulates, count_parameters
-    from training.network import Network
+    from quatserve.training.networks.counting import count_multiply_accumulates, count_parameters
+    from quatserve.training.networks.residual import Network
 
     network = Network(recipe.network)
     total, trainable = count_parameters(network)

@@ -8,12 +8,12 @@ cycles for what they have trained (--from), and a wider network to teach them.
 import argparse
 import json
 
-from .arguments import json_argument
+from quatserve.training.commands.arguments import json_argument
 
 NAME = "recipes"
 EXAMPLES = """examples:
-  python -m training recipes
-  python -m training recipes --json"""
+  quatserve recipes
+  quatserve recipes --json"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -21,8 +21,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace) -> None:
-    from training.recipes import RECIPES, as_json
-    from training.table import format_table
+    from quatserve.training.commands.table import format_table
+    from quatserve.training.recipes import RECIPES
+    from quatserve.training.recipes.schema import as_json
 
     recipes = [build() for build in RECIPES.values()]
     if options.json:

@@ -1,0 +1,28 @@
+"""The finished network of a run, fit to be folded."""
+
+from pathlib import Path
+
+from quatserve.training.errors import UserError
+from quatserve.training.loop.run import CHECKPOINT, RunConfig, load_network, read_config
+from quatserve.training.networks.residual import Network
+
+
+def read_run(run: Path) -> tuple[Network, RunConfig]:
+    """The network and how it was trained; UserError if it is unfinished or damaged."""
+    config = read_config(run)
+    if not (run / CHECKPOINT).is_file():
+        raise UserError(
+            f"{run} is not finished ({CHECKPOINT} is missing): "
+            f"`quatserve fit {config.recipe.name} --out {run} --data DIR "
+            f"--epochs {config.recipe.epochs} --seed {config.seed}{' --from RUN' * bool(config.start)}"
+            f"{' --teacher RUN' * bool(config.teacher)} --resume` goes on"
+        )
+    network, config = load_network(run)
+    check_finite(network)
+    return network, config
+
+
+def check_finite(network: Network) -> None:
+    for name, tensor in network.state_dict().items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{name} holds numbers that are not finite: the run is damaged, train it again")

@@ -1,0 +1,1 @@
+"""Files of lower precision: fp16 and INT8."""

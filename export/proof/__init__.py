@@ -1,0 +1,1 @@
+"""Proofs that a written file computes what the trained network computes."""

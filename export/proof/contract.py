@@ -1,0 +1,65 @@
+"""What a graph must be to be served: the operators, names, types and sizes that the service relies on."""
+
+from collections import Counter
+
+import numpy as np
+import onnx
+from onnx import TensorProto, numpy_helper
+
+from quatserve.export.graph import OPSET
+from quatserve.service.artifact import INPUT_NAME, ArtifactError, Description, Precision, Task
+
+MAX_IR_VERSION = 10  # what runtimes of two years ago read
+PROLOGUE = {"Cast", "Transpose", "Mul", "Add", "Sub", "Div"}
+BODY = {"Conv", "Relu", "Add", "Concat", "GlobalAveragePool", "ReduceMean", "Flatten", "Gemm"}
+EPILOGUE = {"Softmax", "Sigmoid", "Mul", "Round", "Cast", "Squeeze"}
+QUANTISATION = {"QuantizeLinear", "DequantizeLinear"}
+OUTPUT_TYPES = {Task.CLASSIFICATION: TensorProto.FLOAT, Task.SEGMENTATION: TensorProto.UINT8}
+
+
+def operators(model: onnx.ModelProto) -> Counter[str]:
+    """How often each operator occurs; those of another domain carry its name."""
+    return Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node)
+
+
+def allowed_operators(precision: Precision) -> set[str]:
+    return PROLOGUE | BODY | EPILOGUE | (QUANTISATION if precision is Precision.INT8 else set())
+
+
+def check_graph(model: onnx.ModelProto, precision: Precision, described: Description | None = None) -> None:
+    """ArtifactError where the graph is not what the contract says, or not what `described` says."""
+    if foreign := operators(model).keys() - allowed_operators(precision):
+        raise ArtifactError(f"{precision}: operators outside of the contract: {', '.join(sorted(foreign))}")
+    versions = {imported.domain: imported.version for imported in model.opset_import}
+    if versions != {"": OPSET} or model.ir_version > MAX_IR_VERSION:
+        raise ArtifactError(
+            f"{precision}: opset {versions}, IR {model.ir_version}: not {OPSET} and <= {MAX_IR_VERSION}"
+        )
+    _check_finite(model, precision)
+    if described:
+        _check_interface(model, precision, described)
+
+
+def _check_finite(model: onnx.ModelProto, precision: Precision) -> None:
+    for tensor in model.graph.initializer:
+        if not np.isfinite(numpy_helper.to_array(tensor)).all():
+            raise ArtifactError(f"{precision}: {tensor.name} holds numbers that are not finite")
+
+
+def _check_interface(model: onnx.ModelProto, precision: Precision, described: Description) -> None:
+    size = (described.height, described.width)
+    row = size if described.task is Task.SEGMENTATION else (len(described.labels),)
+    expected = [
+        (INPUT_NAME, TensorProto.UINT8, (*size, 3)),
+        (described.output_name, OUTPUT_TYPES[described.task], row),
+    ]
+    found = [_signature(value) for value in (*model.graph.input, *model.graph.output)]
+    if found != expected:
+        raise ArtifactError(f"{precision}: the graph has {found}, model.json promises {expected}")
+
+
+def _signature(value: onnx.ValueInfoProto) -> tuple[str, int, tuple[int, ...]]:
+    """Name, element type and sizes behind a free batch."""
+    tensor = value.type.tensor_type
+    batch, *sizes = tensor.shape.dim
+    return value.name, tensor.elem_type, tuple(d.dim_value for d in sizes) if batch.dim_param else ()

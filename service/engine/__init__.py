@@ -1,0 +1,1 @@
+"""Models that run: session, warm-up, batcher, registry. Knows nothing of HTTP."""

@@ -1,0 +1,112 @@
+"""What Prometheus sees. Counters are told; depths and models are read when scraped."""
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from quatserve.service.engine.loaded import Serving
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+STAGES = ("upload", "decode", "queue", "inference", "render")
+
+
+class _ModelCollector(Collector):
+    """Depth of the queues, and which model runs where: read from the registry, so it cannot lag behind."""
+
+    def __init__(self, serving: Callable[[], list[Serving]]) -> None:
+        self._serving = serving
+
+    def collect(self) -> Iterable[Metric]:
+        queued = GaugeMetricFamily("quatserve_queue_images", "Images waiting for a run", labels=["model"])
+        admitted = GaugeMetricFamily(
+            "quatserve_admitted_images", "Images let in and not answered", labels=["model"]
+        )
+        info = GaugeMetricFamily(
+            "quatserve_model_info",
+            "Models served",
+            labels=["model", "version", "task", "precision", "provider"],
+        )
+        fallback = GaugeMetricFamily(
+            "quatserve_provider_fallback", "1 where device auto settled for the CPU", labels=["model"]
+        )
+        for item in self._serving():
+            model, name = item.model, item.model.description.name
+            queued.add_metric([name], item.batcher.queued)
+            admitted.add_metric([name], item.batcher.admitted)
+            facts = [
+                name,
+                str(model.description.version),
+                model.description.task,
+                model.precision,
+                model.provider,
+            ]
+            info.add_metric(facts, 1)
+            fallback.add_metric([name], int(model.fallback_reason is not None))
+        return [queued, admitted, info, fallback]
+
+
+class BatchObserver:
+    """Told of each run by the batcher of one model."""
+
+    def __init__(self, images: Histogram, seconds: Histogram, failures: Counter) -> None:
+        self._images, self._seconds, self._failures = images, seconds, failures
+
+    def ran(self, images: int, seconds: float) -> None:
+        self._images.observe(images)
+        self._seconds.observe(seconds)
+
+    def failed(self) -> None:
+        self._failures.inc()
+
+
+class Metrics:
+    """The instruments of one app, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = Counter(
+            "quatserve_requests", "Requests answered", ["route", "status"], registry=self.registry
+        )
+        self.rejections = Counter(
+            "quatserve_rejections", "Requests refused", ["reason"], registry=self.registry
+        )
+        self.seconds = Histogram(
+            "quatserve_request_seconds",
+            "From head to answer",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+        stages = Histogram(
+            "quatserve_stage_seconds", "Time by stage", ["stage"], buckets=SECONDS, registry=self.registry
+        )
+        self.stages = {name: stages.labels(name) for name in STAGES}
+        self._batches = Histogram(
+            "quatserve_batch_images", "Images in a run", ["model"], buckets=BATCHES, registry=self.registry
+        )
+        self._runs = Histogram(
+            "quatserve_run_seconds", "Time of a run", ["model"], buckets=SECONDS, registry=self.registry
+        )
+        self._failures = Counter(
+            "quatserve_failed_runs",
+            "Runs that raised or returned nonsense",
+            ["model"],
+            registry=self.registry,
+        )
+        ProcessCollector(registry=self.registry)
+
+    def observer(self, model: str) -> BatchObserver:
+        return BatchObserver(
+            self._batches.labels(model), self._runs.labels(model), self._failures.labels(model)
+        )
+
+    def watch(self, serving: Callable[[], list[Serving]]) -> None:
+        """Show these models whenever scraped."""
+        self.registry.register(_ModelCollector(serving))
+
+    def render(self) -> bytes:
+        return generate_latest(self.registry)

@@ -1,0 +1,1 @@
+"""HTTP: server, middleware, uploads, routes, pages, problems."""

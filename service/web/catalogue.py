@@ -1,0 +1,135 @@
+"""The routes that describe the service: models, health, readiness, metrics."""
+
+from fastapi import APIRouter, Response
+from pydantic import BaseModel
+
+from quatserve.service.artifact import Description
+from quatserve.service.engine.loaded import Serving
+from quatserve.service.engine.registry import Registry
+from quatserve.service.telemetry.metrics import CONTENT_TYPE, Metrics
+from quatserve.service.web.lifecycle import Lifecycle
+from quatserve.service.web.openapi import errors
+
+
+class ServedModel(BaseModel):
+    """A model as it is served here: the artifact's own description, and how it runs."""
+
+    name: str
+    version: int
+    task: str
+    precision: str
+    provider: str
+    max_batch: int
+    probe_difference: float
+    fallback_reason: str | None
+    description: Description
+
+
+class RefusedVersion(BaseModel):
+    name: str
+    version: int
+    reason: str
+
+
+class Models(BaseModel):
+    models: list[ServedModel]
+    refused: list[RefusedVersion]
+
+
+class Health(BaseModel):
+    status: str
+
+
+class ReadyModel(BaseModel):
+    name: str
+    version: int
+    precision: str
+    provider: str
+    fallback_reason: str | None
+
+
+class Readiness(BaseModel):
+    """`ready` is whether to send work here; the rest says why, and where the work runs."""
+
+    ready: bool
+    draining: bool
+    stuck: bool
+    models: list[ReadyModel]
+    missing: list[str]
+    refused: list[RefusedVersion]
+
+
+def served(serving: Serving) -> ServedModel:
+    model, description = serving.model, serving.model.description
+    return ServedModel(
+        name=description.name,
+        version=description.version,
+        task=description.task,
+        precision=model.precision,
+        provider=model.provider,
+        max_batch=model.max_batch,
+        probe_difference=model.probe_difference,
+        fallback_reason=model.fallback_reason,
+        description=description,
+    )
+
+
+def _refused(registry: Registry) -> list[RefusedVersion]:
+    return [RefusedVersion(name=r.name, version=r.version, reason=r.reason) for r in registry.refused]
+
+
+def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
+    """Ready when every model is loaded, warmed and probed, and nothing is ending."""
+    fields = ReadyModel.model_fields.keys()
+    missing = registry.missing()
+    return Readiness(
+        ready=bool(registry.serving()) and not (missing or lifecycle.draining or lifecycle.stuck),
+        draining=lifecycle.draining,
+        stuck=lifecycle.stuck,
+        models=[ReadyModel(**served(s).model_dump(include=set(fields))) for s in registry.serving()],
+        missing=missing,
+        refused=_refused(registry),
+    )
+
+
+def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> APIRouter:
+    """The router."""
+    router = APIRouter()
+    keyed = errors(401)
+
+    @router.get(
+        "/models", tags=["models"], summary="Every model served, and every version refused", responses=keyed
+    )
+    async def list_models() -> Models:
+        return Models(models=[served(s) for s in registry.serving()], refused=_refused(registry))
+
+    @router.get("/models/{name}", tags=["models"], summary="One model", responses=errors(401, 404))
+    async def show_model(name: str) -> ServedModel:
+        return served(registry.get(name))
+
+    @router.get("/healthz", tags=["health"], summary="The process answers")
+    async def healthz() -> Health:
+        return Health(status="alive")
+
+    @router.get(
+        "/readyz",
+        tags=["health"],
+        summary="Work is welcome",
+        responses={503: {"model": Readiness, "description": "Not now, and why"}},
+    )
+    async def readyz(response: Response) -> Readiness:
+        found = readiness(registry, lifecycle)
+        response.status_code = 200 if found.ready else 503
+        return found
+
+    @router.get(
+        "/metrics",
+        tags=["health"],
+        summary="For Prometheus",
+        response_class=Response,
+        responses=keyed | {200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
+    )
+    async def show_metrics() -> Response:
+        return Response(metrics.render(), media_type=CONTENT_TYPE)
+
+    return router

@@ -1,0 +1,74 @@
+"""The page's files over a real socket: its policy, and that it asks nobody else for anything."""
+
+import re
+from pathlib import Path
+
+import httpx
+import pytest
+
+from quatserve.service.web.front_page import HERE, MEDIA_TYPES, assets
+from tests.service.conftest import Start
+
+REFERENCE = re.compile(r"""(?:src|href)="([^"#]+)"|from "([^"]+)"|import "([^"]+)"|url\(([^)]+)\)""")
+PAGE_FILES = sorted(path for path in (HERE / "page").iterdir())
+
+
+def test_the_policy_lets_in_nothing_but_our_own(client: httpx.Client) -> None:
+    response = client.get("/")
+    assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
+    policy = response.headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    assert set(re.findall(r"https?:|\*|data:", policy)) == set()
+    assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def test_nothing_is_written_inline() -> None:
+    page = (HERE / "page" / "index.html").read_text()
+    assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\bsrc=)", page)
+
+
+@pytest.mark.parametrize("path", PAGE_FILES, ids=lambda path: path.name)
+def test_a_file_of_the_page_is_served_and_refers_to_served_ones(client: httpx.Client, path: Path) -> None:
+    name = path.name
+    response = client.get(f"/static/{name}")
+    assert response.content == (HERE / "page" / name).read_bytes()
+    assert response.headers["content-type"] == MEDIA_TYPES[f".{name.rpartition('.')[2]}"]
+    for match in REFERENCE.finditer(response.text):
+        found = next(group for group in match.groups() if group)
+        if "arxiv.org" not in found:  # a link to follow, nothing to load
+            base = "/static/" if name != "index.html" else "/"
+            assert client.get(base + found.removeprefix("./")).status_code == 200, found
+
+
+def test_the_samples_are_offered(client: httpx.Client) -> None:
+    offered = re.findall(r'data-sample="([^"]+)"', client.get("/").text)
+    assert {f"samples/{name}" for name in offered} == {
+        name for name in assets() if name.startswith("samples/")
+    }
+    assert len(offered) == 11
+
+
+@pytest.mark.parametrize(
+    "path", ["nothing.js", "", "../app.py", "..%2Fapp.py", "samples/../../app.py", "samples/render_road.py"]
+)
+def test_nothing_else_is(client: httpx.Client, path: str) -> None:
+    request = client.build_request("GET", "/static/")
+    request.url = request.url.copy_with(raw_path=f"/static/{path}".encode())
+    response = client.send(request)
+    assert response.status_code == 404
+    assert response.json()["type"] == "urn:quatserve:problem:not-found"
+
+
+def test_a_browser_that_has_it_is_not_sent_it_again(client: httpx.Client) -> None:
+    first = client.get("/static/main.js")
+    again = client.get("/static/main.js", headers={"if-none-match": first.headers["etag"]})
+    assert (again.status_code, again.content) == (304, b"")
+    assert client.get("/static/page.css", headers={"if-none-match": first.headers["etag"]}).status_code == 200
+
+
+def test_the_page_needs_no_key(start: Start) -> None:
+    running = start(api_keys="a-key")
+    for path in ("/", "/static/main.js", "/static/samples/cat.png"):
+        assert httpx.get(running.url + path).status_code == 200
+    assert httpx.get(f"{running.url}/models").status_code == 401

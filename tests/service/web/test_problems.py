@@ -1,0 +1,71 @@
+"""Every error the service can raise has its line in the one table."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+import pytest
+
+import quatserve.service
+from quatserve.service.engine.batcher import QueueFullError, RunFailedError
+from quatserve.service.web import problems
+from quatserve.service.web.problems import ALL_KINDS, KINDS, Kind, response_of
+
+# Raised before there is a client, or never sent to one.
+NOT_FOR_CLIENTS = {
+    "AddressError",
+    "ArtifactError",
+    "BadOutputError",  # becomes RunFailedError in the batcher
+    "ClientGoneError",
+    "DeviceUnavailableError",
+    "ImageError",
+    "NothingToServeError",
+    "SettingsError",
+}
+
+
+SERVICE = Path(inspect.getfile(quatserve.service)).parent
+
+
+def exception_classes() -> dict[str, type[Exception]]:
+    found: dict[str, type[Exception]] = {}
+    for path in SERVICE.rglob("*.py"):
+        if path.stem.startswith("__"):
+            continue
+        name = ".".join(path.relative_to(SERVICE).with_suffix("").parts)
+        module = importlib.import_module(f"quatserve.service.{name}")
+        for node in ast.parse(path.read_text()).body:
+            value = getattr(module, node.name, None) if isinstance(node, ast.ClassDef) else None
+            if isinstance(value, type) and issubclass(value, Exception):
+                found[value.__name__] = value
+    return found
+
+
+def test_every_exception_is_mapped_or_known_not_to_reach_a_client() -> None:
+    classes = exception_classes()
+    assert set(classes) - NOT_FOR_CLIENTS == {kind.__name__ for kind in KINDS}
+    assert set(classes) >= NOT_FOR_CLIENTS
+
+
+def test_types_are_unique_and_statuses_those_promised() -> None:
+    declared = {kind for kind in vars(problems).values() if isinstance(kind, Kind)}
+    assert declared <= set(ALL_KINDS)
+    assert len({kind.type for kind in ALL_KINDS}) == len(ALL_KINDS)
+    assert {kind.status for kind in KINDS.values()} == {400, 401, 404, 408, 409, 413, 415, 422, 500, 503, 504}
+
+
+@pytest.mark.parametrize("error", [ValueError("a secret path"), RunFailedError("a secret path")])
+def test_what_is_inside_stays_inside(error: Exception) -> None:
+    response = response_of(error, "id-1")
+    assert response.status_code == 500
+    assert b"secret" not in response.body
+    assert b"id-1" in response.body
+
+
+def test_every_503_says_when_to_come_back() -> None:
+    for error_class, kind in KINDS.items():
+        if kind.status == 503:
+            error = error_class(3.2) if error_class is QueueFullError else error_class("busy")
+            assert int(response_of(error, "").headers["retry-after"]) >= 1
+    assert response_of(QueueFullError(3.2), "").headers["retry-after"] == "4"

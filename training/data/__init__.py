@@ -1,0 +1,1 @@
+"""Data sets, as they lie on disk and in memory; augmentation; downloads."""

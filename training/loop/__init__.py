@@ -1,0 +1,1 @@
+"""A training run: its directory, its steps, its checkpoints, its processes."""

@@ -1,0 +1,229 @@
+"""A whole training run: epochs, progress, checkpoints, and going on where it stopped."""
+
+import dataclasses
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from quatserve.training.errors import UserError
+from quatserve.training.loop import run as runs
+from quatserve.training.loop.batches import CifarData, Data, read_data
+from quatserve.training.loop.checkpoint import read_tensors, write_tensors
+from quatserve.training.loop.curves import draw_curves
+from quatserve.training.loop.prediction import predictor
+from quatserve.training.loop.progress import EpochProgress
+from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.trainer import Trainer
+from quatserve.training.recipes.schema import Recipe, as_json
+
+
+def fit(
+    recipe: Recipe,
+    data: Path,
+    run: Path,
+    *,
+    seed: int,
+    device: torch.device,
+    compiled: bool,
+    resume: bool,
+    ranks: Ranks,
+    start: Path | None = None,
+    teacher: Path | None = None,
+) -> None:
+    """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
+
+    It begins with random weights, or with those of the finished run `start`, as far as they fit. Where the
+    recipe distils, it learns from the answers of the finished run `teacher` as well.
+    """
+    if recipe.batch_size % ranks.size:
+        raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
+    resume = resume or ranks.restarted
+    config = runs.new_config(recipe, seed, start, teacher)
+    if resume:
+        config = _with_what_it_owes(config, run)
+    ranks.first_does(lambda: _admit(run, config, resume=resume))
+    finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
+    if resume and not ranks.agree((finished, begun)):
+        raise UserError(
+            f"not every process sees the files of {run}: --out must be a disk that all machines share"
+        )
+    if resume and finished:
+        if ranks.first:
+            print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
+        return
+    _check_start(config)
+    _check_teacher(config)
+    goes_on = resume and begun
+    if not goes_on:
+        _check_history(config)
+    source = read_data(recipe, data)
+    trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks)
+    rows = _restore(trainer, run) if goes_on else []
+    if start is not None and not goes_on:
+        _begin_with(trainer, start)
+    if teacher is not None and not goes_on:
+        ranks.first_does(lambda: _ask(teacher, source, device, compiled=compiled))
+    ranks.first_does(lambda: _record(run, config))
+    for epoch in range(len(rows), recipe.epochs):
+        rows.append(_epoch(trainer, epoch, verbose=ranks.first))
+        ranks.first_does(lambda: _save(trainer, run, rows))
+    ranks.first_does(
+        lambda: write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+    )
+
+
+def _with_what_it_owes(config: runs.RunConfig, run: Path) -> runs.RunConfig:
+    """Start and teacher of a run to be resumed need not be named again: what they gave is in its files."""
+    if not any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
+        return config
+    before = runs.read_config(run)
+    return dataclasses.replace(
+        config, start=config.start or before.start, teacher=config.teacher or before.teacher
+    )
+
+
+def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
+    """Whether this run may go into the directory. Nothing is written before data and start are there."""
+    if not (run / runs.CONFIG).exists():
+        runs.make_directory(run)
+    elif not resume:
+        raise UserError(f"{run} holds a run already: add --resume to go on, or name another --out")
+    elif changed := runs.differences(config, runs.read_config(run)):
+        raise UserError(
+            f"{run} was started with another configuration ({'; '.join(changed)}): "
+            "repeat its recipe, --epochs, --seed, --from and --teacher, or name another --out"
+        )
+
+
+def _record(run: Path, config: runs.RunConfig) -> None:
+    """What is about to train, or to go on with what another version began."""
+    if not all((run / name).exists() for name in (runs.CONFIG, runs.STATE)):  # no epoch is done yet
+        runs.write_config(run, config)
+        return
+    before = runs.read_config(run)
+    if config.origin != before.origins[-1]:
+        print(f"{run} goes on with {config.origin}; it was begun with {before.origins[0]}", file=sys.stderr)
+        runs.write_config(run, dataclasses.replace(before, later=(*before.later, config.origin)))
+
+
+def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:
+    recipe, started = trainer.recipe, time.monotonic()
+    with EpochProgress(epoch, recipe.epochs, recipe.network.task, shown=verbose) as progress:
+        row = {"epoch": epoch + 1, **trainer.train_epoch(epoch, progress.update)}
+        row["images_per_second"] = row["images"] / (time.monotonic() - started)
+        validation = trainer.validate()
+        if validation is not None:
+            row["validation_score"] = validation
+        progress.finish(row)
+    return row
+
+
+def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
+    """The state last: it is what says that the epoch is done."""
+    scores = [row["validation_score"] for row in rows if "validation_score" in row]
+    if scores and scores[-1] == min(scores):
+        write_tensors(run / runs.BEST, trainer.evaluated.state_dict(), _meaning(trainer, rows))
+    runs.write_metrics(run, rows)
+    draw_curves(rows, trainer.recipe, run / runs.CURVES)
+    write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
+
+
+def _check_start(config: runs.RunConfig) -> None:
+    if config.recipe.continues and config.start is None:
+        raise UserError(
+            f"{config.recipe.name} is a further cycle: --from RUN names the finished run whose weights it "
+            "begins with"
+        )
+
+
+def _check_teacher(config: runs.RunConfig) -> None:
+    recipe = config.recipe
+    if config.teacher is None:
+        if recipe.distil:
+            raise UserError(f"{recipe.name} learns from a teacher: --teacher RUN names a finished run")
+        return
+    if not recipe.distil:
+        raise UserError(f"{recipe.name} learns from no teacher: leave out --teacher, or take another recipe")
+    theirs = config.teacher.config.recipe
+    if (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
+        raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained for other classes")
+
+
+def _check_history(config: runs.RunConfig) -> None:
+    """Whether what the earlier runs saw, or did to the weights, spoils this one."""
+    recipe = config.recipe
+    for earlier in (source.recipe for source in config.sources):
+        if earlier.dataset == recipe.dataset and earlier.holdout < recipe.holdout:
+            raise UserError(
+                f"{earlier.name} was trained on images that {recipe.name} holds out: "
+                "no score on them would mean anything"
+            )
+    for earlier in (ancestor.recipe for ancestor in config.ancestors):
+        if recipe.kernel_rate and not earlier.kernel_rate:
+            raise UserError(
+                f"{earlier.name} was trained without orthogonal steps, which would change the lengths of its "
+                f"kernels: begin {recipe.name} with a run that takes them (kernel_rate above 0)"
+            )
+
+
+def _begin_with(trainer: Trainer, start: Path) -> None:
+    """All weights of the run `start`, or all but its head's, where it tells other classes apart."""
+    network, config = runs.load_network(start)
+    theirs, ours = config.recipe.network, trainer.recipe.network
+    if theirs.body != ours.body:
+        raise UserError(
+            f"{start} holds another network ({theirs}) than {trainer.recipe.name} trains ({ours}): "
+            "--from allows other dilations, another task and other classes, nothing else"
+        )
+    weights = network.state_dict()
+    if theirs.head != ours.head:
+        weights = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
+    trainer.begin_with(weights)
+
+
+def _ask(teacher: Path, data: Data, device: torch.device, *, compiled: bool) -> None:
+    """Add its answers to the data of the first rank; the others take them over with each epoch."""
+    assert isinstance(data, CifarData)  # no road recipe distils
+    network, _ = runs.load_network(teacher)
+    data.ask(predictor(network, device, compiled=compiled), progress=sys.stderr.isatty())
+
+
+def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:
+    tensors, meaning = read_tensors(run / runs.STATE)
+    if strange := _differences(trainer, tensors):
+        more = f", and {len(strange) - 1} more" if strange[1:] else ""
+        raise UserError(
+            f"{run / runs.STATE} is the state of another run ({strange[0]}{more}): "
+            "put the right one in its place, or start anew with another --out"
+        )
+    trainer.restore(tensors, meaning["step"])
+    rows: list[dict[str, Any]] = meaning["rows"]
+    return rows
+
+
+def _differences(trainer: Trainer, saved: dict[str, Tensor]) -> list[str]:
+    """Why a saved state is none of `trainer`, which has not made a step yet.
+
+    So its own state has nothing of the optimiser, which saves its tensors under the parameters' names.
+    """
+    ours, parameters = trainer.state(), dict(trainer.network.named_parameters())
+    reshaped = [
+        f"{key} is {_shape(saved[key])} where {_shape(tensor)} is expected"
+        for key, tensor in ours.items()
+        if key in saved and saved[key].shape != tensor.shape
+    ]
+    missing = [f"{key} is missing" for key in ours if key not in saved]
+    others = [key for key in saved if key not in ours]
+    return reshaped + missing + [f"{k} is unknown" for k in others if k.partition(".")[2] not in parameters]
+
+
+def _shape(tensor: Tensor) -> str:
+    return " x ".join(map(str, tensor.shape)) or "a number"
+
+
+def _meaning(trainer: Trainer, rows: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"recipe": as_json(trainer.recipe), "seed": trainer.seed, "epoch": rows[-1]["epoch"]}

@@ -1,0 +1,192 @@
+"""One epoch of training, and the state that it carries to the next."""
+
+import math
+import warnings
+from collections.abc import Callable, Container, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from quatserve.training.errors import UserError
+from quatserve.training.loop import compilation
+from quatserve.training.loop.average import Average
+from quatserve.training.loop.batches import Batch, Data
+from quatserve.training.loop.muon import Muon, hypercomplex_convolutions
+from quatserve.training.loop.ranks import Ranks
+from quatserve.training.networks.residual import Network
+from quatserve.training.recipes.schema import Recipe
+
+CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for the device
+Progress = Callable[[int, int, float, float], None]  # images seen and to come, mean loss, mean score, so far
+
+
+class Trainer:
+    """Network, moving average and optimiser of a run; `state` and `restore` carry all three."""
+
+    def __init__(
+        self, recipe: Recipe, seed: int, data: Data, device: torch.device, *, compiled: bool, ranks: Ranks
+    ):
+        self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
+        torch.manual_seed(seed)
+        self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.average = Average(self.network, recipe.ema_decay) if recipe.ema_decay else None
+        convolutions = hypercomplex_convolutions(self.network) if recipe.kernel_rate else []
+        self._kernels = {convolution.weight for convolution in convolutions}
+        self.muon = Muon(convolutions, momentum=recipe.momentum) if convolutions else None
+        self.sgd = torch.optim.SGD(
+            parameter_groups(self.network, recipe.weight_decay, self._kernels),
+            lr=0.0,
+            momentum=recipe.momentum,
+            nesterov=recipe.momentum > 0,
+            fused=True,
+        )
+        model: nn.Module = self.network
+        if ranks.size > 1:  # the running statistics are those of all ranks already
+            warnings.filterwarnings(
+                "ignore", "Grad strides do not match"
+            )  # of 1 x 1 kernels: one layout, two names
+            model = DistributedDataParallel(self.network, forward_sync_buffers=False)
+        self._model = compilation.compiled(model) if compiled else model
+        self.step = 0
+
+    def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
+        """Train on one pass of the data; images, mean loss and score (error, or 1 - IoU), last rate."""
+        self.network.train()
+        self.ranks.take_over(self.data.state().values())  # losses rounded otherwise would draw other batches
+        steps, batches = self.data.epoch(epoch, self.seed)
+        images, score = steps * self.recipe.batch_size, torch.zeros(2, dtype=torch.double, device=self.device)
+        losses: list[Tensor] = []
+        rates: list[float] = []
+        for i, batch in enumerate(batches):
+            rates.append(self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs))
+            loss, batch_score = self._train_step(batch, rates[-1])
+            losses.append(loss)
+            score += batch_score
+            if (i + 1) % CHECK_EVERY == 0 or i + 1 == steps:
+                mean = self._mean_finite(losses, rates)
+                progress((i + 1) * self.recipe.batch_size, images, mean, _ratio(score))
+        mean = self._mean_finite(losses, rates)
+        return {"images": images, "loss": mean, "score": _ratio(score), "rate": rates[-1]}
+
+    def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
+        """One step on a whole batch: its loss and score, the same on every rank."""
+        batch = on_device(batch._replace(inputs=self.ranks.share(batch.inputs)), self.device)
+        self.network.zero_grad(set_to_none=True)
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
+            output = self._model(batch.inputs)
+        logits = self.ranks.whole(output.float())
+        loss = self.data.loss(logits, batch)
+        (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
+        self._update(rate)
+        self.step += 1
+        if self.average:
+            self.average.update(self.step)
+        return loss.detach(), self.data.score(logits.detach(), batch)
+
+    def _update(self, rate: float) -> None:
+        for group in self.sgd.param_groups:
+            group["lr"] = rate
+        moved = [parameter for group in self.sgd.param_groups for parameter in group["params"]]
+        torch.nn.utils.clip_grad_norm_(moved, self.recipe.clip_norm)
+        self.sgd.step()
+        if self.muon:
+            self.muon.param_groups[0]["lr"] = rate * self.recipe.kernel_rate
+            self.muon.step()
+
+    def _mean_finite(self, losses: list[Tensor], rates: list[float]) -> float:
+        values = torch.stack(losses)
+        bad = (~values.isfinite()).nonzero().flatten().tolist()
+        if bad:
+            step = self.step - len(losses) + bad[0] + 1
+            raise UserError(
+                f"the loss is {values[bad[0]].item()} at step {step} (learning rate {rates[bad[0]]:.4g}): "
+                "try a lower learning rate, a longer warm-up or a smaller clip_norm"
+            )
+        return float(values.mean())
+
+    @property
+    def evaluated(self) -> Network:
+        """The weights that are scored and shipped."""
+        return self.average.network if self.average else self.network  # type: ignore[return-value]
+
+    def validate(self) -> float | None:
+        """Score on the held-out split, where there is one."""
+        batches = self.data.validation()
+        return None if batches is None else score_of(self.evaluated, batches, self.data.score, self.device)
+
+    def state(self) -> dict[str, Tensor]:
+        tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
+        if self.average:
+            tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
+        for name, parameter in self.network.named_parameters():
+            state = self._optimiser_of(parameter).state
+            if parameter in state:
+                tensors[f"momentum.{name}"] = state[parameter]["momentum_buffer"]
+        return tensors | {f"data.{name}": value for name, value in self.data.state().items()}
+
+    def begin_with(self, weights: dict[str, Tensor]) -> None:
+        """Weights of another run in place of random ones, which stay where it has none."""
+        self.network.load_state_dict(self.network.state_dict() | weights)
+        if self.average:
+            self.average.network.load_state_dict(self.network.state_dict())
+
+    def restore(self, tensors: dict[str, Tensor], step: int) -> None:
+        def part(prefix: str) -> dict[str, Tensor]:
+            return {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+
+        self.network.load_state_dict(part("network."))
+        if self.average:
+            self.average.network.load_state_dict(part("average."))
+        parameters = dict(self.network.named_parameters())
+        for name, saved in part("momentum.").items():
+            buffer: Any = torch.empty_like(parameters[name]).copy_(saved)  # in the parameter's memory layout
+            self._optimiser_of(parameters[name]).state[parameters[name]]["momentum_buffer"] = buffer
+        for name, value in self.data.state().items():
+            value.copy_(tensors[f"data.{name}"])
+        self.step = step
+
+    def _optimiser_of(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
+        return self.muon if self.muon and parameter in self._kernels else self.sgd
+
+
+def parameter_groups(
+    network: nn.Module, weight_decay: float, without: Container[nn.Parameter] = ()
+) -> list[dict[str, Any]]:
+    """Decay on kernels; none on gamma, beta and biases."""
+    named = [(name, p) for name, p in network.named_parameters() if p not in without]
+    kernels = [p for name, p in named if name.endswith("weight")]
+    others = [p for name, p in named if not name.endswith("weight")]
+    return [{"params": kernels, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+
+
+@torch.no_grad()
+def score_of(
+    network: nn.Module,
+    batches: Iterator[Batch],
+    score: Callable[[Tensor, Batch], Tensor],
+    device: torch.device,
+) -> float:
+    """The pooled score of a network in evaluation mode."""
+    network.eval()
+    total = torch.zeros(2, dtype=torch.double, device=device)
+    for batch in batches:
+        there = on_device(batch, device)
+        total += score(network(there.inputs), there)
+    return _ratio(total)
+
+
+def on_device(batch: Batch, device: torch.device) -> Batch:
+    """What the network and its loss compute with; `which` stays on the CPU."""
+    there = {
+        name: part.to(device, non_blocking=True)
+        for name, part in batch._asdict().items()
+        if name != "which" and part is not None
+    }
+    return batch._replace(**there)
+
+
+def _ratio(score: Tensor) -> float:
+    wrong, total = score.tolist()
+    return wrong / total if total else math.nan
