@@ -8,7 +8,8 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from quatserve.service.artifact import ArtifactError, Precision
+from quatserve.service.artifact import Precision
+from quatserve.service.errors import ArtifactError
 from quatserve.training.commands.arguments import Parser, debug_argument, json_argument
 from quatserve.training.errors import UserError
 

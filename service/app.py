@@ -16,6 +16,7 @@ from starlette.types import Receive, Scope, Send
 from quatserve.service.engine.cpus import step_back, usable_cpus
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.registry import Registry
+from quatserve.service.errors import BadParameterError
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web import openapi as documentation
@@ -29,7 +30,6 @@ from quatserve.service.web.problems import (
     KINDS,
     METHOD_NOT_ALLOWED,
     NOT_FOUND,
-    BadParameterError,
     Kind,
     response_for,
     response_of,

@@ -11,6 +11,8 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from quatserve.service.errors import ArtifactError
+
 SCHEMA_VERSION: Final = 1
 DESCRIPTION_FILE = "model.json"
 PROBE_FILE: Final = "probe.npz"
@@ -18,10 +20,6 @@ CARD_FILE = "README.md"
 INPUT_NAME = "images"
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
-
-
-class ArtifactError(Exception):
-    """An artifact that must not be served: missing, damaged, or of another schema."""
 
 
 class Task(StrEnum):

@@ -5,12 +5,16 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from quatserve.service.artifact import ArtifactError
-from quatserve.service.engine.session import DeviceUnavailableError
-from quatserve.service.engine.versions import NothingToServeError
-from quatserve.service.settings import SettingsError, parse
+from quatserve.service.errors import (
+    AddressError,
+    ArtifactError,
+    DeviceUnavailableError,
+    NothingToServeError,
+    SettingsError,
+)
+from quatserve.service.settings import parse
 from quatserve.service.telemetry import logs
-from quatserve.service.web.address import AddressError, check_address
+from quatserve.service.web.address import check_address
 
 EXIT_START, EXIT_SETTINGS = 1, 2
 EXIT_INTERRUPTED = 128 + signal.SIGINT

@@ -18,6 +18,7 @@ from pydantic import (
 )
 
 from quatserve.service.artifact import Task
+from quatserve.service.errors import SettingsError
 
 ENVIRONMENT_PREFIX = "QUATSERVE_"
 USAGE = """
@@ -25,10 +26,6 @@ USAGE = """
   quatserve classify PATH... --out results.csv         say what is in each image
   quatserve segment PATH... --out DIR                  draw where the road is"""
 MEBIBYTE = 1 << 20
-
-
-class SettingsError(Exception):
-    """A setting that cannot be used; the message names it, its value and what is allowed."""
 
 
 class Device(StrEnum):

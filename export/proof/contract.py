@@ -7,7 +7,8 @@ import onnx
 from onnx import TensorProto, numpy_helper
 
 from quatserve.export.graph import OPSET
-from quatserve.service.artifact import INPUT_NAME, ArtifactError, Description, Precision, Task
+from quatserve.service.artifact import INPUT_NAME, Description, Precision, Task
+from quatserve.service.errors import ArtifactError
 
 MAX_IR_VERSION = 10  # what runtimes of two years ago read
 PROLOGUE = {"Cast", "Transpose", "Mul", "Add", "Sub", "Div"}

@@ -10,14 +10,8 @@ from numpy.typing import NDArray
 
 from quatserve.export.proof.contract import check_graph
 from quatserve.export.proof.runtime import run, session_of
-from quatserve.service.artifact import (
-    ArtifactError,
-    Description,
-    ModelFile,
-    Precision,
-    read_description,
-    read_verified,
-)
+from quatserve.service.artifact import Description, ModelFile, Precision, read_description, read_verified
+from quatserve.service.errors import ArtifactError
 from quatserve.training.loop.prediction import Images
 
 

@@ -21,15 +21,9 @@ from quatserve.service.bulk.pictures import draw, picture_path, without_clashes
 from quatserve.service.engine.cpus import usable_cpus
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.errors import SettingsError
 from quatserve.service.imaging.images import Output
-from quatserve.service.settings import (
-    CommandParser,
-    Settings,
-    SettingsError,
-    add_flags,
-    build,
-    from_environment,
-)
+from quatserve.service.settings import CommandParser, Settings, add_flags, build, from_environment
 from quatserve.service.web.inference import top
 from quatserve.service.web.queries import SegmentQuery
 

@@ -17,9 +17,9 @@ from quatserve.service.bulk.files import Found
 from quatserve.service.engine.load import Model
 from quatserve.service.engine.padding import padded
 from quatserve.service.engine.session import CUDA, first_line
+from quatserve.service.errors import ImageError
 from quatserve.service.imaging.decoder import Prepared, prepare
 from quatserve.service.imaging.images import Target
-from quatserve.service.imaging.inspect import ImageError
 
 MAX_BYTES_PER_PIXEL = 8  # 16-bit colour with alpha, not compressed: no file need be larger
 HEAD_BYTES = 1 << 20

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from quatserve.service.bulk.engine import Answer, Fault, read
 from quatserve.service.bulk.files import Found, ending
+from quatserve.service.errors import ImageError
 from quatserve.service.imaging import images
-from quatserve.service.imaging.inspect import ImageError
 from quatserve.service.web.inference import render
 from quatserve.service.web.queries import SegmentQuery
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from quatserve.service.settings import SettingsError
+from quatserve.service.errors import SettingsError
 
 Predictions = list[dict[str, object]]
 ENCODING = {"encoding": "utf-8", "errors": "surrogateescape"}  # a file's name may be any bytes

@@ -23,27 +23,12 @@ from typing import Protocol
 
 from quatserve.service.engine.padding import Images, padded
 from quatserve.service.engine.results import Outcome, Place, Rows, Ticket
+from quatserve.service.errors import BatcherClosedError, QueueFullError, RunFailedError
 
 PACES = 5  # runs by which the next is judged
 STUCK_STEPS = 10  # of the time a run told to stop is given
 FAILURES = 8  # runs in a row: then it may not be the images
 log = logging.getLogger(__name__)
-
-
-class QueueFullError(Exception):
-    """No room, or no hope of a run in time; `retry_after_s` says when to come back."""
-
-    def __init__(self, retry_after_s: float) -> None:
-        super().__init__(f"the queue is full; retry in {retry_after_s:.1f} s")
-        self.retry_after_s = retry_after_s
-
-
-class RunFailedError(Exception):
-    """The function raised, or returned something that is not one row per image."""
-
-
-class BatcherClosedError(Exception):
-    """The batcher takes no more work."""
 
 
 class Observer(Protocol):

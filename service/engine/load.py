@@ -6,17 +6,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from quatserve.service.artifact import (
-    ArtifactError,
-    Description,
-    Precision,
-    read_description,
-    read_verified,
-    verify_digests,
-)
+from quatserve.service.artifact import Description, Precision, read_description, read_verified, verify_digests
 from quatserve.service.engine.cpus import usable_cpus
-from quatserve.service.engine.session import CUDA, DeviceUnavailableError, Placement, Session, choose_device
+from quatserve.service.engine.session import CUDA, Placement, Session, choose_device
 from quatserve.service.engine.warmup import Run, check_probe, read_probe, warm_up
+from quatserve.service.errors import ArtifactError, DeviceUnavailableError
 from quatserve.service.imaging.images import Target
 from quatserve.service.settings import Device, PrecisionChoice, Settings
 

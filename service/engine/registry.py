@@ -8,35 +8,28 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from quatserve.service.artifact import ArtifactError, Task
+from quatserve.service.artifact import Task
 from quatserve.service.engine.background import aside
 from quatserve.service.engine.batcher import Batcher, Limits, Observer
 from quatserve.service.engine.cpus import step_back
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.loaded import Serving
-from quatserve.service.engine.session import DeviceUnavailableError
-from quatserve.service.engine.versions import NothingToServeError, versions_on_disk
-from quatserve.service.settings import Settings, SettingsError
+from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.errors import (
+    ArtifactError,
+    DeviceUnavailableError,
+    NoDefaultError,
+    NothingToServeError,
+    SettingsError,
+    UnknownModelError,
+    VersionRefusedError,
+    WrongTaskError,
+)
+from quatserve.service.settings import Settings
 
 log = logging.getLogger(__name__)
 NO_VERSION = 0  # of a name whose directory cannot be listed: true ones begin with 1
 LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
-
-
-class UnknownModelError(Exception):
-    """No model of that name is served."""
-
-
-class VersionRefusedError(Exception):
-    """The highest version on disk cannot be served, or the directory cannot be read."""
-
-
-class WrongTaskError(Exception):
-    """The model asked for does something else."""
-
-
-class NoDefaultError(Exception):
-    """Several models could serve this, and no setting chooses."""
 
 
 @dataclass(frozen=True)

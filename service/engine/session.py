@@ -11,8 +11,9 @@ import numpy as np
 import onnxruntime as ort
 from numpy.typing import NDArray
 
-from quatserve.service.artifact import INPUT_NAME, ArtifactError, Description, Task
+from quatserve.service.artifact import INPUT_NAME, Description, Task
 from quatserve.service.engine.cpus import step_back
+from quatserve.service.errors import ArtifactError, BadOutputError, DeviceUnavailableError
 from quatserve.service.settings import Device
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -20,14 +21,6 @@ OUTPUT_DTYPES = {Task.CLASSIFICATION: np.dtype(np.float32), Task.SEGMENTATION: n
 ELEMENT_TYPES = {np.dtype(np.float32): "tensor(float)", np.dtype(np.uint8): "tensor(uint8)"}
 SPIN_US = 50
 log = logging.getLogger(__name__)
-
-
-class DeviceUnavailableError(Exception):
-    """The device asked for is not there; the message says what is missing."""
-
-
-class BadOutputError(Exception):
-    """The network returned something it must not: a wrong shape or type, or numbers that are not finite."""
 
 
 @dataclass(frozen=True, kw_only=True)

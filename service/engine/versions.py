@@ -3,10 +3,7 @@
 from pathlib import Path
 
 from quatserve.service.artifact import NAME_PATTERN, VERSION_PATTERN
-
-
-class NothingToServeError(Exception):
-    """The models directory cannot be read, or holds nothing that can be served."""
+from quatserve.service.errors import NothingToServeError
 
 
 def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:

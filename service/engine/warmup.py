@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quatserve.service.artifact import ArtifactError, Description, Precision, read_verified
+from quatserve.service.artifact import Description, Precision, read_verified
+from quatserve.service.errors import ArtifactError
 
 TRIES = 3  # of a batch size: one run that stalled with the machine is not its pace
 Run = Callable[[NDArray[np.uint8]], NDArray[Any]]

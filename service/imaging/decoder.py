@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from PIL import Image
 
+from quatserve.service.errors import ClientGoneError, DeadlineExceededError, ImageError
 from quatserve.service.imaging.images import Pixels, Target, fit, upright_rgb
-from quatserve.service.imaging.inspect import PACKED_CHUNKS, ImageError, in_run_lengths, open_header
+from quatserve.service.imaging.inspect import PACKED_CHUNKS, in_run_lengths, open_header
 from quatserve.service.web.lifecycle import Departure
-from quatserve.service.web.problems import ClientGoneError, DeadlineExceededError
 
 # Below these a thread hop costs more than the decoding, and the loop is held for a fraction of a millisecond:
 # but not by a PNG with packed chunks, which Pillow unpacks with the header, to a megabyte each.

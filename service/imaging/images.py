@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from quatserve.service.artifact import Resize
-from quatserve.service.imaging.inspect import ImageError, UnreadableImageError, open_header
+from quatserve.service.errors import ImageError, UnreadableImageError
+from quatserve.service.imaging.inspect import open_header
 
 Pixels = NDArray[np.uint8]
 ORIENTATION_TAG = 0x0112

@@ -5,6 +5,13 @@ import re
 
 from PIL import Image
 
+from quatserve.service.errors import (
+    ImageError,
+    TooManyPixelsError,
+    UnreadableImageError,
+    UnsupportedFormatError,
+)
+
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
 FORMATS = tuple(SIGNATURES.values())
 OTHER_SIGNATURES = (b"GIF8", b"II*\x00", b"MM\x00*", b"\x00\x00\x01\x00", b"%PDF", b"<svg", b"<?xml")
@@ -34,28 +41,6 @@ IN_PIECES = "the image is in too many small pieces"
 
 # Our own bound is a setting and is checked before decoding; Pillow's would only warn, and on a thread.
 Image.MAX_IMAGE_PIXELS = None
-
-
-class ImageError(Exception):
-    """ImageError
-    ├── UnreadableImageError     not an image, or a damaged one
-    ├── UnsupportedFormatError   an image, but of a format that is not served
-    └── TooManyPixelsError       larger than the bound, found before decoding
-    """
-
-    index: int | None = None  # which image of several, set by whoever counts them
-
-
-class UnreadableImageError(ImageError):
-    """Not an image, or a damaged one."""
-
-
-class UnsupportedFormatError(ImageError):
-    """An image, but of a format that is not served."""
-
-
-class TooManyPixelsError(ImageError):
-    """Larger than the bound, found before decoding."""
 
 
 class _CountedReads(io.BytesIO):

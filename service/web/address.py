@@ -3,9 +3,7 @@
 import errno
 import socket
 
-
-class AddressError(Exception):
-    """The host and port cannot be listened on; the message says why and what to do."""
+from quatserve.service.errors import AddressError
 
 
 def check_address(host: str, port: int) -> None:

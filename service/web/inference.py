@@ -18,12 +18,12 @@ from quatserve.service.artifact import Task
 from quatserve.service.engine.loaded import Serving
 from quatserve.service.engine.registry import Registry
 from quatserve.service.engine.results import Outcome
+from quatserve.service.errors import BadParameterError, DeadlineExceededError
 from quatserve.service.imaging import images
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, Decoder, PixelBudget, Prepared
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.lifecycle import DEPARTURE, Departure
-from quatserve.service.web.problems import BadParameterError, DeadlineExceededError
 from quatserve.service.web.queries import SegmentQuery, classify_query, segment_query
 from quatserve.service.web.tensors import HEADER_LENGTH, read_request, write_response
 from quatserve.service.web.uploads import (

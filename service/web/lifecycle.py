@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from quatserve.service.web.problems import ClientGoneError, DrainingError
+from quatserve.service.errors import ClientGoneError, DrainingError
 
 DEPARTURE = "quatserve.departure"  # where a request finds its Departure, in the extensions of its scope
 

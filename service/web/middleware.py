@@ -19,17 +19,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from quatserve.service.errors import ClientGoneError, DrainingError, UnauthorizedError
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.lifecycle import Lifecycle
-from quatserve.service.web.problems import (
-    CLIENT_GONE_STATUS,
-    REJECTIONS,
-    ClientGoneError,
-    DrainingError,
-    UnauthorizedError,
-    kind_of,
-    response_of,
-)
+from quatserve.service.web.problems import CLIENT_GONE_STATUS, REJECTIONS, kind_of, response_of
 
 Handler = Callable[[Request], Awaitable[Response]]
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})

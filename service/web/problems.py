@@ -7,68 +7,34 @@ from typing import Any
 import orjson
 from starlette.responses import Response
 
-from quatserve.service.engine.batcher import BatcherClosedError, QueueFullError, RunFailedError
-from quatserve.service.engine.registry import (
-    NoDefaultError,
-    UnknownModelError,
-    VersionRefusedError,
-    WrongTaskError,
-)
-from quatserve.service.imaging.inspect import (
+from quatserve.service.errors import (
+    BadParameterError,
+    BatcherClosedError,
+    BodyTooLargeError,
+    DeadlineExceededError,
+    DrainingError,
     ImageError,
+    MalformedUploadError,
+    NoDefaultError,
+    QueueFullError,
+    RunFailedError,
+    SlowUploadError,
+    TooManyImagesError,
     TooManyPixelsError,
+    UnauthorizedError,
+    UnknownModelError,
     UnreadableImageError,
     UnsupportedFormatError,
+    UnsupportedTypeError,
+    UploadsFullError,
+    VersionRefusedError,
+    WrongTaskError,
 )
 
 MEDIA_TYPE = "application/problem+json"
 TYPE_PREFIX = "urn:quatserve:problem:"
 CLIENT_GONE_STATUS = 499  # never sent: for logs and metrics
 RETRY_AFTER_DRAINING_S = 5.0
-
-
-class MalformedUploadError(Exception):
-    """The body is not what its content type says."""
-
-
-class UnauthorizedError(Exception):
-    """No API key, or one that is not known."""
-
-
-class SlowUploadError(Exception):
-    """The body did not arrive in time."""
-
-
-class BodyTooLargeError(Exception):
-    """More bytes than the bound."""
-
-
-class TooManyImagesError(Exception):
-    """More images, or parts, than one request may carry."""
-
-
-class UnsupportedTypeError(Exception):
-    """A content type that is neither a form nor an image."""
-
-
-class BadParameterError(Exception):
-    """A query parameter that is unknown or out of bounds."""
-
-
-class DrainingError(Exception):
-    """The service is going away and takes no new work."""
-
-
-class UploadsFullError(Exception):
-    """The bodies being held already fill the memory set aside for them."""
-
-
-class DeadlineExceededError(Exception):
-    """The answer did not come in time."""
-
-
-class ClientGoneError(Exception):
-    """The client left; nobody reads the answer."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TypeVar
 from urllib.parse import parse_qsl
 
+from quatserve.service.errors import BadParameterError
 from quatserve.service.imaging.images import Output
-from quatserve.service.web.problems import BadParameterError
 
 MAX_TOP_K = 1000
 T = TypeVar("T")

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from quatserve.service.artifact import INPUT_NAME, Description, Task
 from quatserve.service.engine.session import OUTPUT_DTYPES, row_shape
-from quatserve.service.web.problems import (
+from quatserve.service.errors import (
     BadParameterError,
     BodyTooLargeError,
     MalformedUploadError,

@@ -7,7 +7,7 @@ from typing import Self
 
 from starlette.types import Receive
 
-from quatserve.service.web.problems import (
+from quatserve.service.errors import (
     BadParameterError,
     BodyTooLargeError,
     ClientGoneError,

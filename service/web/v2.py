@@ -7,7 +7,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from quatserve.service.engine.loaded import Serving
-from quatserve.service.engine.registry import Registry, UnknownModelError
+from quatserve.service.engine.registry import Registry
+from quatserve.service.errors import UnknownModelError
 from quatserve.service.web.catalogue import readiness
 from quatserve.service.web.inference import Inference
 from quatserve.service.web.lifecycle import Lifecycle

@@ -12,7 +12,8 @@ from quatserve.export.precision.int8 import quantise
 from quatserve.export.proof.contract import allowed_operators, check_graph, operators
 from quatserve.export.proof.parity import reference
 from quatserve.export.proof.runtime import run, session_of
-from quatserve.service.artifact import ArtifactError, Precision
+from quatserve.service.artifact import Precision
+from quatserve.service.errors import ArtifactError
 from quatserve.training.networks.residual import NetworkConfig
 from tests.export.test_folding import every_config, title
 from tests.export.tiny import pictures, randomised

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from quatserve.service.settings import Settings, SettingsError, flag_of, parse, table, variable_of
+from quatserve.service.errors import SettingsError
+from quatserve.service.settings import Settings, flag_of, parse, table, variable_of
 from tests.service.harness import REPOSITORY
 
 

@@ -17,7 +17,8 @@ import pytest
 from PIL import Image
 
 from quatserve.service.bulk.tables import CsvTable, open_table
-from quatserve.service.settings import SettingsError, variable_of
+from quatserve.service.errors import SettingsError
+from quatserve.service.settings import variable_of
 from tests.service.artifacts import LABELS, expected_probabilities, write_both, write_classifier
 from tests.service.harness import REPOSITORY, encoded, noise, plain, wait_until
 

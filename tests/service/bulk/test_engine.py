@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from quatserve.service.bulk.engine import Answer, Fault, in_order, load, outcomes, read
 from quatserve.service.bulk.files import Found
 from quatserve.service.engine.load import Model, load_model
-from quatserve.service.engine.session import CUDA, BadOutputError, Session
-from quatserve.service.imaging.inspect import ImageError
+from quatserve.service.engine.session import CUDA, Session
+from quatserve.service.errors import BadOutputError, ImageError
 from quatserve.service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, expected_probabilities
 from tests.service.harness import encoded, noise

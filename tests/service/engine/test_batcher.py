@@ -15,16 +15,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quatserve.service.engine.batcher import (
-    FAILURES,
-    Batcher,
-    BatcherClosedError,
-    Limits,
-    QueueFullError,
-    RunFailedError,
-)
+from quatserve.service.engine.batcher import FAILURES, Batcher, Limits
 from quatserve.service.engine.padding import pad_to, padded
 from quatserve.service.engine.results import Outcome
+from quatserve.service.errors import BatcherClosedError, QueueFullError, RunFailedError
 
 Image = NDArray[np.uint8]
 LIMITS = Limits(max_batch=4, queue_images=8, queue_timeout_s=5.0, stuck_after_s=0.1)

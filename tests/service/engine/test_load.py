@@ -11,17 +11,12 @@ import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
-from quatserve.service.artifact import ArtifactError, Precision, read_description
+from quatserve.service.artifact import Precision, read_description
 from quatserve.service.engine.cpus import quota, usable_cpus
 from quatserve.service.engine.load import choose_precision, load_model
-from quatserve.service.engine.session import (
-    BadOutputError,
-    DeviceUnavailableError,
-    Session,
-    choose_device,
-    missing_for_cuda,
-)
+from quatserve.service.engine.session import Session, choose_device, missing_for_cuda
 from quatserve.service.engine.warmup import check_probe, warm_up
+from quatserve.service.errors import ArtifactError, BadOutputError, DeviceUnavailableError
 from quatserve.service.settings import Device, PrecisionChoice, Settings
 from tests.service.artifacts import (
     classifier_graph,

@@ -11,18 +11,19 @@ import numpy as np
 import pytest
 
 from quatserve.service.artifact import Task
-from quatserve.service.engine.batcher import BatcherClosedError
 from quatserve.service.engine.cpus import STEP
 from quatserve.service.engine.load import Model, load_model
-from quatserve.service.engine.registry import (
+from quatserve.service.engine.registry import Registry
+from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.errors import (
+    BatcherClosedError,
     NoDefaultError,
-    Registry,
+    SettingsError,
     UnknownModelError,
     VersionRefusedError,
     WrongTaskError,
 )
-from quatserve.service.engine.versions import versions_on_disk
-from quatserve.service.settings import Settings, SettingsError
+from quatserve.service.settings import Settings
 from quatserve.service.web.catalogue import readiness
 from quatserve.service.web.lifecycle import Lifecycle
 from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier, write_truncated

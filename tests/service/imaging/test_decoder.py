@@ -14,13 +14,13 @@ import pytest
 
 from quatserve.service.artifact import Resize
 from quatserve.service.engine.registry import Registry
+from quatserve.service.errors import ClientGoneError, DeadlineExceededError
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, TINY_BYTES, Decoder, PixelBudget
 from quatserve.service.imaging.images import Output, Target
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.inference import Inference
 from quatserve.service.web.lifecycle import Departure
-from quatserve.service.web.problems import ClientGoneError, DeadlineExceededError
 from quatserve.service.web.queries import SegmentQuery
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until

@@ -14,15 +14,15 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from quatserve.service.artifact import Resize
-from quatserve.service.imaging import images
-from quatserve.service.imaging.images import Target
-from quatserve.service.imaging.inspect import (
+from quatserve.service.errors import (
     ImageError,
     TooManyPixelsError,
     UnreadableImageError,
     UnsupportedFormatError,
-    open_header,
 )
+from quatserve.service.imaging import images
+from quatserve.service.imaging.images import Target
+from quatserve.service.imaging.inspect import open_header
 from tests.service.harness import encoded, noise
 
 LIMIT = 1 << 24

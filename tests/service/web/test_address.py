@@ -5,7 +5,8 @@ import socket
 import pytest
 
 from quatserve.service.commands import main
-from quatserve.service.web.address import AddressError, check_address
+from quatserve.service.errors import AddressError
+from quatserve.service.web.address import check_address
 
 
 def test_a_free_port_passes() -> None:

@@ -15,11 +15,10 @@ import pytest
 from quatserve.service.artifact import Resize
 from quatserve.service.engine.batcher import Batcher, Limits
 from quatserve.service.engine.padding import Images
+from quatserve.service.errors import ClientGoneError, UnreadableImageError
 from quatserve.service.imaging.decoder import Decoder, PixelBudget
 from quatserve.service.imaging.images import Target
-from quatserve.service.imaging.inspect import UnreadableImageError
 from quatserve.service.web.lifecycle import Departure
-from quatserve.service.web.problems import ClientGoneError
 from tests.service.conftest import Start
 from tests.service.harness import plain
 from tests.service.web.test_faults import GOOD, PROGRAM, Busy, images_run, raw_request, wait_for_admitted

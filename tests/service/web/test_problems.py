@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import quatserve.service
-from quatserve.service.engine.batcher import QueueFullError, RunFailedError
+from quatserve.service.errors import QueueFullError, RunFailedError
 from quatserve.service.web import problems
 from quatserve.service.web.problems import ALL_KINDS, KINDS, Kind, response_of
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from python_multipart import MultipartParser
 
-from quatserve.service.web.problems import (
+from quatserve.service.errors import (
     BadParameterError,
     BodyTooLargeError,
     ClientGoneError,

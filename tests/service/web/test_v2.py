@@ -20,10 +20,10 @@ from tritonclient.utils import InferenceServerException
 
 from quatserve.service.artifact import read_description
 from quatserve.service.engine.registry import Registry
+from quatserve.service.errors import BadParameterError
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.inference import Inference
-from quatserve.service.web.problems import BadParameterError
 from quatserve.service.web.tensors import HEADER_LENGTH, read_request
 from tests.service.artifacts import (
     CLASSIFIER,
