@@ -13,12 +13,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from quatserve.service.engine.cpus import step_back, usable_cpus
+from quatserve.service.engine.cpus import lower_priority, usable_cpus
 from quatserve.service.engine.load import Model, load_model
+from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.registry import Registry
 from quatserve.service.errors import BadParameterError
 from quatserve.service.settings import Settings
-from quatserve.service.telemetry.metrics import Metrics
+from quatserve.service.telemetry.metrics import Metrics, ModelState
 from quatserve.service.web import openapi as documentation
 from quatserve.service.web.catalogue import catalogue
 from quatserve.service.web.docs_page import add_docs
@@ -73,9 +74,9 @@ def create_app(
 
     registry = Registry(settings, observer=metrics.observer, on_stuck=stuck, load=load)
     registry.start()
-    metrics.watch(registry.serving)
-    pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images", initializer=step_back)
-    parser = ThreadPoolExecutor(1, thread_name_prefix="tensors", initializer=step_back)
+    metrics.watch(lambda: map(_state_of, registry.loaded()))
+    pool = ThreadPoolExecutor(usable_cpus(), thread_name_prefix="images", initializer=lower_priority)
+    parser = ThreadPoolExecutor(1, thread_name_prefix="tensors", initializer=lower_priority)
     inference = Inference(settings, registry, metrics, pool, parser)
     gateway = Gateway(
         _api(inference, lifecycle, metrics, registry, [pool, parser], repository=bool(settings.keys())),
@@ -86,6 +87,21 @@ def create_app(
         access_log=settings.access_log,
     )
     return Application(gateway, lifecycle, registry, Refusals(metrics))
+
+
+def _state_of(loaded: LoadedModel) -> ModelState:
+    """What the metrics show of a model."""
+    model, description = loaded.model, loaded.model.description
+    return ModelState(
+        name=description.name,
+        version=description.version,
+        task=description.task,
+        precision=model.precision,
+        provider=model.provider,
+        is_fallback=model.fallback_reason is not None,
+        queued=loaded.batcher.queued,
+        admitted=loaded.batcher.admitted,
+    )
 
 
 def _api(

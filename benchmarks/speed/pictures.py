@@ -49,5 +49,5 @@ def encoded(image: Image.Image, kind: str) -> bytes:
 
 def prepared(files: list[bytes], description: Description) -> NDArray[np.uint8]:
     """The network's input for these files, by the service's own rule: [count, height, width, 3]."""
-    target = Target(description.height, description.width, description.resize)
+    target = Target.of(description)
     return np.stack([prepare(data, target, MAX_PIXELS).pixels for data in files])

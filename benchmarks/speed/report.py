@@ -77,7 +77,7 @@ def rows_of(sections: dict[str, Figures]) -> list[Row]:
 def document(sections: dict[str, Figures], how: str) -> str:
     absent = [f"{key}: the artifact has no such file." for key, found in sections.items() if not found.values]
     lines = [
-        "# Serving speed",
+        "# LoadedModel speed",
         "",
         how,
         "",

@@ -105,10 +105,11 @@ def outcomes(
     On a CPU each of them runs the network on its own batch: threads that share a run wait for the one that
     decoding holds up. A GPU makes one run at a time, while the other threads decode.
     """
+    target = Target.of(model.description)
     turn, over = Lock() if model.provider == CUDA else nullcontext(), Event()
 
     def work(batch: Sequence[Found]) -> list[R | Fault]:
-        loaded = [load(file, model.target, max_pixels) for file in _unless(over, batch)]
+        loaded = [load(file, target, max_pixels) for file in _unless(over, batch)]
         with turn:
             answered = _run(model, loaded)
         return [item if isinstance(item, Fault) else finish(item) for item in _unless(over, answered)]

@@ -1,4 +1,4 @@
-"""Work that nothing waits for at the end."""
+"""Runs a function on a daemon thread; shutdown does not wait for it."""
 
 import threading
 from collections.abc import Callable
@@ -8,16 +8,16 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def aside(work: Callable[[], T], name: str) -> Future[T]:
-    """Do it on a daemon thread: event loop and interpreter wait for those of an executor, however long."""
+def run_in_background(work: Callable[[], T], name: str) -> Future[T]:
+    """Start `work` on a daemon thread: unlike an executor's, the interpreter does not join it at exit."""
     future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # whoever waits may give up, the work goes on
+    future.set_running_or_notify_cancel()  # a waiter may give up; the work continues
 
-    def do() -> None:
+    def run() -> None:
         try:
             future.set_result(work())
-        except BaseException as error:  # noqa: BLE001  # theirs who wait
+        except BaseException as error:  # noqa: BLE001  # raised in whoever waits for the future
             future.set_exception(error)
 
-    threading.Thread(target=do, name=name, daemon=True).start()
+    threading.Thread(target=run, name=name, daemon=True).start()
     return future

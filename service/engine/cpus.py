@@ -1,4 +1,4 @@
-"""How many processors this process may really use, and which of its threads come first."""
+"""How many CPUs this process may use, and the priority of its compute threads."""
 
 import math
 import os
@@ -7,12 +7,12 @@ import threading
 from pathlib import Path
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-OWN_GROUP = Path("/proc/self/cgroup")  # in a container of its own, the root
-STEP = 5  # of niceness: the event loop then gets three times the share where both want a processor
+OWN_GROUP = Path("/proc/self/cgroup")  # inside a container it names the root
+NICENESS_STEP = 5  # the event loop then gets three times the share of a contended CPU
 
 
 def _quota_v2(root: Path, own: Path) -> float | None:
-    """The least of those of the process's group and of the groups above it."""
+    """The smallest quota of the process's group and its parents."""
     lines = own.read_text().splitlines()
     group = root / next(line[4:] for line in lines if line.startswith("0::/"))
     limits = [
@@ -30,7 +30,7 @@ def _quota_v1(root: Path, _: Path) -> float | None:
 
 
 def quota(root: Path = CGROUP_ROOT, own: Path = OWN_GROUP) -> float | None:
-    """Processors granted by the control group, or None where there is no limit."""
+    """The CPUs that the control group grants, or None without a limit."""
     for read in (_quota_v2, _quota_v1):
         try:
             if (granted := read(root, own)) is not None:
@@ -43,18 +43,18 @@ def quota(root: Path = CGROUP_ROOT, own: Path = OWN_GROUP) -> float | None:
 def usable_cpus(root: Path = CGROUP_ROOT) -> int:
     """The smaller of affinity and quota, at least one.
 
-    More threads than the quota allows are throttled together: every batch then waits for the slowest.
+    With more threads than the quota allows, all are throttled and every batch waits for the slowest.
     """
     affinity = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     granted = quota(root)
     return affinity if granted is None else max(1, min(affinity, math.ceil(granted)))
 
 
-def step_back() -> None:
-    """Put this thread, and those it starts, behind the event loop; a second time changes nothing.
+def lower_priority() -> None:
+    """Give this thread, and the threads it starts, a lower priority than the event loop. Idempotent.
 
-    Whoever asks for health, or has to be refused, is then answered at once while the models compute.
+    Health checks and refusals are then answered at once while the models compute.
     """
-    if sys.platform == "linux":  # elsewhere niceness belongs to the whole process
+    if sys.platform == "linux":  # on other systems niceness is per process
         main_thread = os.getpriority(os.PRIO_PROCESS, os.getpid())
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), main_thread + STEP)
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), main_thread + NICENESS_STEP)

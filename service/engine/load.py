@@ -1,4 +1,4 @@
-"""A model ready to serve: artifact verified, session open, every batch size warmed, probe passed."""
+"""Loads a model: verify the artifact, open the session, warm up every batch size, check the probe."""
 
 import logging
 from collections.abc import Callable
@@ -11,7 +11,6 @@ from quatserve.service.engine.cpus import usable_cpus
 from quatserve.service.engine.session import CUDA, Placement, Session, choose_device
 from quatserve.service.engine.warmup import Run, check_probe, read_probe, warm_up
 from quatserve.service.errors import ArtifactError, DeviceUnavailableError
-from quatserve.service.imaging.images import Target
 from quatserve.service.settings import Device, PrecisionChoice, Settings
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,6 @@ class Model:
     description: Description
     precision: Precision
     session: Session
-    target: Target
     max_batch: int
     buckets: tuple[int, ...]  # sizes to pad to; empty where the device takes any size
     probe: Callable[[Run], float]  # `check_probe` with all but its run
@@ -98,7 +96,6 @@ def load_model(directory: Path, settings: Settings) -> Model:
         description=description,
         precision=precision,
         session=session,
-        target=Target(description.height, description.width, description.resize),
         max_batch=sizes[-1],
         buckets=sizes if session.provider == CUDA else (),
         probe=probe,

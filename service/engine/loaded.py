@@ -1,4 +1,4 @@
-"""A model while it is served: kept loaded by those who use it, retired when the last of them is done."""
+"""A loaded model with its batcher, and the leases that keep it loaded until the last request is done."""
 
 import asyncio
 from collections.abc import Iterator
@@ -10,8 +10,8 @@ from quatserve.service.engine.load import Model
 
 
 @dataclass(eq=False)
-class Serving:
-    """A model with its queue, and the requests that hold on to it."""
+class LoadedModel:
+    """A model, its batcher, and the number of requests that use it."""
 
     model: Model
     batcher: Batcher
@@ -19,8 +19,8 @@ class Serving:
     idle: asyncio.Event = field(default_factory=asyncio.Event)
 
     @contextmanager
-    def lease(self) -> Iterator["Serving"]:
-        """While leased, the model stays loaded even when a newer one has taken its place."""
+    def lease(self) -> Iterator["LoadedModel"]:
+        """While leased, the model stays loaded even after a newer version has replaced it."""
         self.leases += 1
         self.idle.clear()
         try:
@@ -31,7 +31,7 @@ class Serving:
                 self.idle.set()
 
     async def retire(self) -> None:
-        """Let the requests that hold the model finish, then end its thread."""
+        """Wait for the leases to end, then end the batcher's thread."""
         while self.leases:
             await self.idle.wait()
         await self.batcher.close()

@@ -1,4 +1,4 @@
-"""The models directory as served: which version of which name, what was refused, how one replaces another."""
+"""Which version of each model is served, which versions were refused, and how one replaces another."""
 
 import asyncio
 import logging
@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from quatserve.service.artifact import Task
-from quatserve.service.engine.background import aside
+from quatserve.service.engine.background import run_in_background
 from quatserve.service.engine.batcher import Batcher, Limits, Observer
-from quatserve.service.engine.cpus import step_back
+from quatserve.service.engine.cpus import lower_priority
 from quatserve.service.engine.load import Model, load_model
-from quatserve.service.engine.loaded import Serving
+from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.versions import versions_on_disk
 from quatserve.service.errors import (
     ArtifactError,
@@ -28,8 +28,8 @@ from quatserve.service.errors import (
 from quatserve.service.settings import Settings
 
 log = logging.getLogger(__name__)
-NO_VERSION = 0  # of a name whose directory cannot be listed: true ones begin with 1
-LOADING_LIMIT_S = 300.0  # for what a rescan finds of a name; beyond it the others have their turn
+NO_VERSION = 0  # sentinel for an unreadable directory; real versions start at 1
+LOADING_LIMIT_S = 300.0  # per name in a rescan; after it the rescan goes on with the next name
 
 
 @dataclass(frozen=True)
@@ -44,11 +44,11 @@ def _refuse(name: str, version: int, reason: str) -> Refusal:
     return Refusal(name, version, reason)
 
 
-Found = tuple[Model | None, list[Refusal]]  # the version to serve, and those above it that cannot be
+Selection = tuple[Model | None, list[Refusal]]  # the version to serve, and the refused versions above it
 
 
 class Registry:
-    """Loads at the start, rescans on demand; a broken version is refused and the old one goes on."""
+    """Loads models at the start and on a rescan. A broken version is refused; the old one stays loaded."""
 
     def __init__(
         self,
@@ -60,44 +60,44 @@ class Registry:
         loading_limit_s: float = LOADING_LIMIT_S,
     ) -> None:
         self._settings, self._observer, self._on_stuck, self._load = settings, observer, on_stuck, load
-        self._serving: dict[str, Serving] = {}
-        self._required: set[str] = set()  # names that must be served for the service to be ready
+        self._loaded: dict[str, LoadedModel] = {}
+        self._required: set[str] = set()  # names that must be loaded before the service is ready
         self._rescanning = asyncio.Lock()
         self._loading_limit_s = loading_limit_s
-        self._hanging: dict[str, Future[Found]] = {}  # past the limit
+        self._hanging: dict[str, Future[Selection]] = {}  # loads that outlasted the limit
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
-        self.unloaded: set[str] = set()  # by hand: a rescan leaves them alone
+        self.unloaded: set[str] = set()  # by request; a rescan does not load them
 
     # --- finding a model ---
 
-    def serving(self) -> list[Serving]:
-        return [self._serving[name] for name in sorted(self._serving)]
+    def loaded(self) -> list[LoadedModel]:
+        return [self._loaded[name] for name in sorted(self._loaded)]
 
     def missing(self) -> list[str]:
-        """Names that should be served and are not."""
-        return sorted(self._required - self._serving.keys())
+        """Names that must be loaded and are not."""
+        return sorted(self._required - self._loaded.keys())
 
-    def get(self, name: str) -> Serving:
+    def get(self, name: str) -> LoadedModel:
         try:
-            return self._serving[name]
+            return self._loaded[name]
         except KeyError:
-            known = ", ".join(sorted(self._serving)) or "none"
+            known = ", ".join(sorted(self._loaded)) or "none"
             raise UnknownModelError(f"no model {name[:80]!r}; served are: {known}") from None
 
-    def resolve(self, task: Task, name: str | None = None) -> Serving:
+    def resolve(self, task: Task, name: str | None = None) -> LoadedModel:
         """The model of that name, or the default of the task."""
         if name is not None:
-            serving = self.get(name)
-            if serving.model.description.task is not task:
-                raise WrongTaskError(f"{name} does {serving.model.description.task}, not {task}")
-            return serving
+            loaded = self.get(name)
+            if loaded.model.description.task is not task:
+                raise WrongTaskError(f"{name} does {loaded.model.description.task}, not {task}")
+            return loaded
         return self._default(task)
 
-    def _default(self, task: Task) -> Serving:
+    def _default(self, task: Task) -> LoadedModel:
         if chosen := self._settings.default_model(task):
             return self.resolve(task, chosen)
-        able = [serving for serving in self._serving.values() if serving.model.description.task is task]
+        able = [loaded for loaded in self._loaded.values() if loaded.model.description.task is task]
         if not able:
             raise UnknownModelError(f"no model here does {task}")
         if able[1:]:
@@ -106,38 +106,38 @@ class Registry:
         return able[0]
 
     def names(self, task: Task) -> list[str]:
-        return [s.model.description.name for s in self.serving() if s.model.description.task is task]
+        return [s.model.description.name for s in self.loaded() if s.model.description.task is task]
 
     # --- loading ---
 
     def start(self) -> None:
-        """Load the highest version of every name that can be; NothingToServeError where none can."""
+        """Load the highest version of each name that loads; raise NothingToServeError if none does."""
         on_disk = versions_on_disk(self._settings.models_dir)
         self._required = set(on_disk)
         for name, versions in on_disk.items():
-            loaded, refused = self._best_of(name, versions, None, DeviceUnavailableError)
+            model, refused = self._best_of(name, versions, None, DeviceUnavailableError)
             self.refused += refused
-            if loaded:
-                self._serving[name] = self._serve(loaded)
-        if not self._serving:
+            if model:
+                self._loaded[name] = self._with_batcher(model)
+        if not self._loaded:
             reasons = "; ".join(refusal.reason for refusal in self.refused)
             raise NothingToServeError(f"models directory {self._settings.models_dir}: {reasons}")
         self._check_defaults(on_disk)
 
     def _check_defaults(self, on_disk: Iterable[str]) -> None:
-        """A default that cannot be is a mistake of the settings; one that was refused may come back."""
+        """An unknown default is a wrong setting. A refused one is not: a rescan may load it later."""
         for task in Task:
             name = self._settings.default_model(task)
             if name and name not in on_disk:
                 there = ", ".join(sorted(on_disk))
                 raise SettingsError(f"the default for {task} is {name!r}: there are {there}")
-            serving = self._serving.get(name)
-            if serving and serving.model.description.task is not task:
-                does = serving.model.description.task
+            loaded = self._loaded.get(name)
+            if loaded and loaded.model.description.task is not task:
+                does = loaded.model.description.task
                 raise SettingsError(f"the default for {task} is {name!r}: it does {does}")
 
     async def rescan(self) -> None:
-        """Bring what is served in line with the directory; whatever goes wrong, what is served goes on."""
+        """Load and unload until the registry matches the directory; on any error, keep what is loaded."""
         try:
             await self._rescan()
         except NothingToServeError as error:
@@ -147,7 +147,7 @@ class Registry:
         async with self._rescanning:
             on_disk = await self._on_disk()
             self._required &= on_disk.keys()
-            for name in self._serving.keys() - on_disk.keys():
+            for name in self._loaded.keys() - on_disk.keys():
                 self._replace(name, None)
             refused = [
                 refusal
@@ -155,12 +155,12 @@ class Registry:
                 if name not in self.unloaded
                 for refusal in await self._rescan_one(name, versions)
             ]
-            self.refused = refused  # until now those of before stand
+            self.refused = refused  # replaced at the end, so that readers never see a partial list
 
     async def _on_disk(self) -> dict[str, list[int]]:
-        """As `versions_on_disk`, on a thread of its own: a disk may hang, and the event loop must not."""
+        """Run `versions_on_disk` on its own thread: a hanging disk must not block the event loop."""
         models_dir, limit_s = self._settings.models_dir, self._loading_limit_s
-        listing = aside(partial(versions_on_disk, models_dir), "listing-models")
+        listing = run_in_background(partial(versions_on_disk, models_dir), "listing-models")
         try:
             return await asyncio.wait_for(asyncio.wrap_future(listing), limit_s)
         except TimeoutError:
@@ -169,7 +169,7 @@ class Registry:
             ) from None
 
     async def load(self, name: str) -> None:
-        """Serve the highest version of a name on disk; VersionRefusedError where that one cannot be."""
+        """Load the highest version of a name on disk, or raise VersionRefusedError."""
         self.unloaded.discard(name)
         try:
             await self._rescan()
@@ -177,31 +177,35 @@ class Registry:
             raise VersionRefusedError(str(error)) from error
         refused = "; ".join(f"version {r.version}: {r.reason}" for r in self.refused if r.name == name)
         if refused:
-            served = self._serving.get(name)
+            served = self._loaded.get(name)
             goes_on = f"version {served.model.description.version} goes on" if served else "none is served"
             raise VersionRefusedError(f"{name}, {refused}; {goes_on}")
         self.get(name)
 
     def unload(self, name: str) -> None:
-        """Stop serving a name until it is loaded again."""
+        """Stop serving a name until `load` is called for it."""
         self.get(name)
         self.unloaded.add(name)
         self._replace(name, None)
 
     async def _rescan_one(self, name: str, versions: list[int]) -> list[Refusal]:
-        """Serve the best version of a name; what could not be, of those above it."""
-        current = self._serving.get(name)
+        """Load the best version of a name; return the versions above it that were refused."""
+        current = self._loaded.get(name)
         old = current.model if current else None
         new, refused = await self._find(name, versions, old)
-        if new is not None and new is not old and name not in self.unloaded:  # meanwhile
-            self._replace(name, self._serve(new))
+        if (
+            new is not None and new is not old and name not in self.unloaded
+        ):  # it may have been unloaded meanwhile
+            self._replace(name, self._with_batcher(new))
         return refused
 
-    async def _find(self, name: str, versions: list[int], current: Model | None) -> Found:
-        """The best on a thread of its own, within the limit; one that hangs is not begun a second time."""
+    async def _find(self, name: str, versions: list[int], current: Model | None) -> Selection:
+        """Load on a separate thread, within the limit. A load that hangs is awaited again, not repeated."""
         loading = self._hanging.pop(name, None)
         if loading is None or loading.done():
-            loading = aside(partial(self._best_of_behind, name, versions, current), f"loading-{name}")
+            loading = run_in_background(
+                partial(self._best_of_at_low_priority, name, versions, current), f"loading-{name}"
+            )
         try:
             return await asyncio.wait_for(asyncio.wrap_future(loading), self._loading_limit_s)
         except TimeoutError:
@@ -212,15 +216,15 @@ class Registry:
                 )
             ]
 
-    def _best_of_behind(self, name: str, versions: list[int], current: Model | None) -> Found:
-        """As `_best_of`, while others are served."""
-        step_back()
+    def _best_of_at_low_priority(self, name: str, versions: list[int], current: Model | None) -> Selection:
+        """Run `_best_of` without slowing down the models that are serving."""
+        lower_priority()
         return self._best_of(name, versions, current)
 
     def _best_of(
         self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()
-    ) -> Found:
-        """The highest version that loads; the current one is not loaded again."""
+    ) -> Selection:
+        """Return the highest version that loads. The current version is not loaded again."""
         if not versions:
             reason = f"{self._settings.models_dir / name} cannot be read"
             return current, [_refuse(name, NO_VERSION, reason)]
@@ -236,7 +240,7 @@ class Registry:
                 refused.append(_refuse(name, version, str(error)))
         return None, refused
 
-    def _serve(self, model: Model) -> Serving:
+    def _with_batcher(self, model: Model) -> LoadedModel:
         limits = Limits(
             max_batch=model.max_batch,
             queue_images=self._settings.queue_images,
@@ -251,18 +255,18 @@ class Registry:
             terminate=model.session.terminate,
             check=lambda: model.probe(model.session.run),
             on_stuck=self._on_stuck,
-            on_start=step_back,
+            on_start=lower_priority,
             observer=self._observer(name),
             name=f"session-{name}",
         )
-        return Serving(model, batcher)
+        return LoadedModel(model, batcher)
 
-    def _replace(self, name: str, new: Serving | None) -> None:
-        """Requests from now on see the new model; those that hold the old one finish on it."""
-        old = self._serving.pop(name, None)
+    def _replace(self, name: str, new: LoadedModel | None) -> None:
+        """New requests use the new model; requests that hold the old one finish on it."""
+        old = self._loaded.pop(name, None)
         self._required.discard(name)
         if new is not None:
-            self._serving[name] = new
+            self._loaded[name] = new
             self._required.add(name)
         if old is not None:
             log.info("model replaced" if new else "model removed", extra={"model": name})
@@ -271,5 +275,5 @@ class Registry:
             task.add_done_callback(self._retiring.discard)
 
     async def close(self) -> None:
-        """Finish everything that was accepted and end every thread."""
-        await asyncio.gather(*(serving.retire() for serving in self._serving.values()), *self._retiring)
+        """Finish all accepted work and end every thread."""
+        await asyncio.gather(*(loaded.retire() for loaded in self._loaded.values()), *self._retiring)

@@ -1,4 +1,4 @@
-"""What a caller of a batcher holds until its rows are there."""
+"""What the batcher keeps for each caller: the ticket of a request and its entries in the queue."""
 
 import asyncio
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ Rows = NDArray[Any]
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """One row per image, and where the time went."""
+    """One row per image, and the time in the queue and in the run."""
 
     rows: list[Rows]
     queue_s: float
@@ -22,7 +22,7 @@ class Outcome:
 
 
 class Ticket:
-    """The images of one caller; done when each has its row, or when the first thing goes wrong."""
+    """The images of one caller. Its future is done when every image has its row, or at the first error."""
 
     __slots__ = ("entered", "finished", "future", "missing", "rows", "started")
 
@@ -31,11 +31,11 @@ class Ticket:
         self.rows: list[Rows] = [np.empty(0)] * count
         self.missing = count
         self.entered = entered
-        self.started = 0.0  # when the first image entered a run
+        self.started = 0.0  # when the first image entered a run; 0 before that
         self.finished = 0.0
 
-    def leave(self) -> None:
-        """Nobody waits any more. The old future goes: its error leads to the caller and all that it holds."""
+    def abandon(self) -> None:
+        """Cancel the future and drop it: its exception would keep the caller's frames and images alive."""
         self.future.cancel()
         self.future = self.future.get_loop().create_future()
         self.future.cancel()
@@ -45,7 +45,9 @@ class Ticket:
 
 
 @dataclass(slots=True)
-class Place:
+class QueueEntry:
+    """One image in the queue."""
+
     ticket: Ticket
     index: int
     image: Images

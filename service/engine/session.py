@@ -12,7 +12,7 @@ import onnxruntime as ort
 from numpy.typing import NDArray
 
 from quatserve.service.artifact import INPUT_NAME, Description, Task
-from quatserve.service.engine.cpus import step_back
+from quatserve.service.engine.cpus import lower_priority
 from quatserve.service.errors import ArtifactError, BadOutputError, DeviceUnavailableError
 from quatserve.service.settings import Device
 
@@ -77,8 +77,10 @@ def _create(model: bytes, placement: Placement) -> ort.InferenceSession:
 
 def _load(model: bytes, placement: Placement) -> ort.InferenceSession:
     try:
-        with ThreadPoolExecutor(1, initializer=step_back) as aside:  # the session's threads step back with it
-            return aside.submit(
+        with ThreadPoolExecutor(
+            1, initializer=lower_priority
+        ) as thread:  # the session's threads inherit its priority
+            return thread.submit(
                 ort.InferenceSession,
                 model,
                 session_options(placement),

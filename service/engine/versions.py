@@ -1,4 +1,4 @@
-"""The models directory as it lies on disk: which versions there are of which name."""
+"""Lists the models directory: the versions of each name."""
 
 from pathlib import Path
 
@@ -7,9 +7,9 @@ from quatserve.service.errors import NothingToServeError
 
 
 def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
-    """NAME -> versions, highest first; none where its directory cannot be read.
+    """NAME -> versions, highest first; an empty list if its directory cannot be read.
 
-    Anything not named like an artifact is not one.
+    Directories whose names do not match NAME/VERSION are ignored.
     """
     try:
         named = [path for path in models_dir.iterdir() if NAME_PATTERN.fullmatch(path.name)]
@@ -17,7 +17,7 @@ def versions_on_disk(models_dir: Path) -> dict[str, list[int]]:
         raise NothingToServeError(f"models directory {models_dir}: {error.strerror}") from error
     listed = {directory.name: _versions_in(directory) for directory in named}
     found = {name: versions for name, versions in listed.items() if versions != []}
-    if not found:  # such as the mount point of a volume that is gone
+    if not found:  # for example, an unmounted volume
         raise NothingToServeError(f"models directory {models_dir}: it holds no NAME/VERSION directory")
     return {name: versions or [] for name, versions in found.items()}
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from quatserve.service.artifact import Resize
+from quatserve.service.artifact import Description, Resize
 from quatserve.service.errors import ImageError, UnreadableImageError
 from quatserve.service.imaging.inspect import open_header
 
@@ -44,6 +44,10 @@ class Target:
     height: int
     width: int
     resize: Resize
+
+    @classmethod
+    def of(cls, description: Description) -> "Target":
+        return cls(description.height, description.width, description.resize)
 
 
 def upright_rgb(image: Image.Image) -> Image.Image:

@@ -1,12 +1,11 @@
-"""What Prometheus sees. Counters are told; depths and models are read when scraped."""
+"""The Prometheus metrics. Counters are incremented; queue depths and models are read at each scrape."""
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from quatserve.service.engine.loaded import Serving
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -14,11 +13,25 @@ BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 STAGES = ("upload", "decode", "queue", "inference", "render")
 
 
-class _ModelCollector(Collector):
-    """Depth of the queues, and which model runs where: read from the registry, so it cannot lag behind."""
+@dataclass(frozen=True, kw_only=True)
+class ModelState:
+    """What the metrics show of one loaded model."""
 
-    def __init__(self, serving: Callable[[], list[Serving]]) -> None:
-        self._serving = serving
+    name: str
+    version: int
+    task: str
+    precision: str
+    provider: str
+    is_fallback: bool
+    queued: int
+    admitted: int
+
+
+class _ModelCollector(Collector):
+    """Reads the state of the loaded models at each scrape, so the gauges are never stale."""
+
+    def __init__(self, states: Callable[[], Iterable[ModelState]]) -> None:
+        self._states = states
 
     def collect(self) -> Iterable[Metric]:
         queued = GaugeMetricFamily("quatserve_queue_images", "Images waiting for a run", labels=["model"])
@@ -33,24 +46,16 @@ class _ModelCollector(Collector):
         fallback = GaugeMetricFamily(
             "quatserve_provider_fallback", "1 where device auto settled for the CPU", labels=["model"]
         )
-        for item in self._serving():
-            model, name = item.model, item.model.description.name
-            queued.add_metric([name], item.batcher.queued)
-            admitted.add_metric([name], item.batcher.admitted)
-            facts = [
-                name,
-                str(model.description.version),
-                model.description.task,
-                model.precision,
-                model.provider,
-            ]
-            info.add_metric(facts, 1)
-            fallback.add_metric([name], int(model.fallback_reason is not None))
+        for state in self._states():
+            queued.add_metric([state.name], state.queued)
+            admitted.add_metric([state.name], state.admitted)
+            info.add_metric([state.name, str(state.version), state.task, state.precision, state.provider], 1)
+            fallback.add_metric([state.name], int(state.is_fallback))
         return [queued, admitted, info, fallback]
 
 
 class BatchObserver:
-    """Told of each run by the batcher of one model."""
+    """Counts the runs of one model's batcher."""
 
     def __init__(self, images: Histogram, seconds: Histogram, failures: Counter) -> None:
         self._images, self._seconds, self._failures = images, seconds, failures
@@ -64,7 +69,7 @@ class BatchObserver:
 
 
 class Metrics:
-    """The instruments of one app, in a registry of their own."""
+    """The metrics of one application, in its own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
@@ -104,9 +109,9 @@ class Metrics:
             self._batches.labels(model), self._runs.labels(model), self._failures.labels(model)
         )
 
-    def watch(self, serving: Callable[[], list[Serving]]) -> None:
-        """Show these models whenever scraped."""
-        self.registry.register(_ModelCollector(serving))
+    def watch(self, states: Callable[[], Iterable[ModelState]]) -> None:
+        """Call `states` at each scrape and export what it returns."""
+        self.registry.register(_ModelCollector(states))
 
     def render(self) -> bytes:
         return generate_latest(self.registry)

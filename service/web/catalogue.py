@@ -4,7 +4,7 @@ from fastapi import APIRouter, Response
 from pydantic import BaseModel
 
 from quatserve.service.artifact import Description
-from quatserve.service.engine.loaded import Serving
+from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.registry import Registry
 from quatserve.service.telemetry.metrics import CONTENT_TYPE, Metrics
 from quatserve.service.web.lifecycle import Lifecycle
@@ -59,7 +59,7 @@ class Readiness(BaseModel):
     refused: list[RefusedVersion]
 
 
-def served(serving: Serving) -> ServedModel:
+def served(serving: LoadedModel) -> ServedModel:
     model, description = serving.model, serving.model.description
     return ServedModel(
         name=description.name,
@@ -83,10 +83,10 @@ def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
     fields = ReadyModel.model_fields.keys()
     missing = registry.missing()
     return Readiness(
-        ready=bool(registry.serving()) and not (missing or lifecycle.draining or lifecycle.stuck),
+        ready=bool(registry.loaded()) and not (missing or lifecycle.draining or lifecycle.stuck),
         draining=lifecycle.draining,
         stuck=lifecycle.stuck,
-        models=[ReadyModel(**served(s).model_dump(include=set(fields))) for s in registry.serving()],
+        models=[ReadyModel(**served(s).model_dump(include=set(fields))) for s in registry.loaded()],
         missing=missing,
         refused=_refused(registry),
     )
@@ -101,7 +101,7 @@ def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> API
         "/models", tags=["models"], summary="Every model served, and every version refused", responses=keyed
     )
     async def list_models() -> Models:
-        return Models(models=[served(s) for s in registry.serving()], refused=_refused(registry))
+        return Models(models=[served(s) for s in registry.loaded()], refused=_refused(registry))
 
     @router.get("/models/{name}", tags=["models"], summary="One model", responses=errors(401, 404))
     async def show_model(name: str) -> ServedModel:

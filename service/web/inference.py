@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from quatserve.service.artifact import Task
-from quatserve.service.engine.loaded import Serving
+from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.registry import Registry
 from quatserve.service.engine.results import Outcome
 from quatserve.service.errors import BadParameterError, DeadlineExceededError
 from quatserve.service.imaging import images
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, Decoder, PixelBudget, Prepared
+from quatserve.service.imaging.images import Target
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.lifecycle import DEPARTURE, Departure
@@ -128,7 +129,7 @@ class Inference:
                 )
         return Response(picture, media_type="image/png", headers=_headers(serving, fraction, timings))
 
-    async def tensors(self, request: Request, find: Callable[[], Serving]) -> Response:
+    async def tensors(self, request: Request, find: Callable[[], LoadedModel]) -> Response:
         """One request of the Open Inference Protocol; `find` names the model, before and after the upload."""
         find().batcher.check_room(1)
         check_length(request.headers.get("content-length", "").encode(), self._limits.max_body_bytes)
@@ -167,11 +168,11 @@ class Inference:
             raise DeadlineExceededError(f"no answer within {self._deadline_s:g} s") from None
 
     async def _infer(
-        self, serving: Serving, files: list[bytes], departure: Departure
+        self, serving: LoadedModel, files: list[bytes], departure: Departure
     ) -> tuple[list[Prepared], Outcome, Timings]:
         with serving.lease(), serving.batcher.admit(len(files)):
             begun = time.perf_counter()
-            prepared = await self._decoder.prepare(files, serving.model.target, departure)
+            prepared = await self._decoder.prepare(files, Target.of(serving.model.description), departure)
             decode_s = time.perf_counter() - begun
             outcome = await serving.batcher.infer([item.pixels for item in prepared], departure.watch)
         self._stages["decode"].observe(decode_s)
@@ -200,7 +201,7 @@ class Inference:
         return rendered
 
 
-def _headers(serving: Serving, fraction: float, timings: Timings) -> dict[str, str]:
+def _headers(serving: LoadedModel, fraction: float, timings: Timings) -> dict[str, str]:
     description = serving.model.description
     return {
         "x-model": description.name,

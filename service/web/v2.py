@@ -6,7 +6,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
-from quatserve.service.engine.loaded import Serving
+from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.registry import Registry
 from quatserve.service.errors import UnknownModelError
 from quatserve.service.web.catalogue import readiness
@@ -42,7 +42,7 @@ INFER_BODY = {
 }
 
 
-def _find(registry: Registry, name: str, version: str) -> Serving:
+def _find(registry: Registry, name: str, version: str) -> LoadedModel:
     serving = registry.get(name)
     if version != str(serving.model.description.version):
         raise UnknownModelError(f"{name} is served as version {serving.model.description.version}")
@@ -120,7 +120,7 @@ def _add_repository(router: APIRouter, registry: Registry, lifecycle: Lifecycle)
     async def index() -> list[dict[str, str]]:
         ready = [
             {"name": s.model.description.name, "version": str(s.model.description.version), "state": "READY"}
-            for s in registry.serving()
+            for s in registry.loaded()
         ]
         unloaded = [
             {"name": name, "state": "UNAVAILABLE", "reason": "unloaded"} for name in sorted(registry.unloaded)

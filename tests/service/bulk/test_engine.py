@@ -17,6 +17,7 @@ from quatserve.service.bulk.files import Found
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.session import CUDA, Session
 from quatserve.service.errors import BadOutputError, ImageError
+from quatserve.service.imaging.images import Target
 from quatserve.service.settings import Settings
 from tests.service.artifacts import CLASSIFIER, expected_probabilities
 from tests.service.harness import encoded, noise
@@ -256,11 +257,11 @@ def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
 
 def test_a_folder_named_like_an_image_is_a_fault(model: Model, tmp_path: Path) -> None:
     (tmp_path / "a.png").mkdir()
-    fault = load(Found(str(tmp_path / "a.png"), "a.png"), model.target, MAX_PIXELS)
+    fault = load(Found(str(tmp_path / "a.png"), "a.png"), Target.of(model.description), MAX_PIXELS)
     assert isinstance(fault, Fault)
     assert fault.reason == "Is a directory"
 
 
 def test_a_name_with_a_zero_byte_is_a_fault(model: Model) -> None:
     file = Found("a\0b.png", "a\0b.png")
-    assert load(file, model.target, MAX_PIXELS) == Fault(file, "embedded null byte")
+    assert load(file, Target.of(model.description), MAX_PIXELS) == Fault(file, "embedded null byte")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quatserve.service.engine.batcher import FAILURES, Batcher, Limits
+from quatserve.service.engine.batcher import MAX_FAILURES, Batcher, Limits
 from quatserve.service.engine.padding import pad_to, padded
 from quatserve.service.engine.results import Outcome
 from quatserve.service.errors import BatcherClosedError, QueueFullError, RunFailedError
@@ -308,7 +308,7 @@ def test_a_run_that_does_not_come_back_is_reported() -> None:
         await asyncio.sleep(0.01)
         work[0].cancel()
         await asyncio.wait_for(stuck.wait(), 5)
-        with pytest.raises(RunFailedError, match="does not come back"):
+        with pytest.raises(RunFailedError, match="does not return"):
             await waiting[0]
         with pytest.raises(BatcherClosedError):
             await submit(batcher, 3)
@@ -436,10 +436,10 @@ def test_a_failure_keeps_nothing_of_its_caller_alive() -> None:
 @pytest.mark.parametrize(
     ("values", "checks"),
     [
-        ([13] * (FAILURES - 1), 0),
-        ([13] * FAILURES, 1),
-        ([13] * 2 * FAILURES, 2),  # the check was passed, and so the count begins again
-        (([13] * (FAILURES - 1) + [1]) * 3, 0),
+        ([13] * (MAX_FAILURES - 1), 0),
+        ([13] * MAX_FAILURES, 1),
+        ([13] * 2 * MAX_FAILURES, 2),  # the check was passed, and so the count begins again
+        (([13] * (MAX_FAILURES - 1) + [1]) * 3, 0),
     ],
 )
 def test_failures_in_a_row_are_followed_by_a_check(values: list[int], checks: int) -> None:
@@ -476,7 +476,7 @@ def test_a_check_that_fails_or_does_not_come_back_is_reported(hangs: bool) -> No
         stuck, go_on = asyncio.Event(), threading.Event()
         check = partial(go_on.wait, 10) if hangs else partial(model, image(0))
         batcher = Batcher(model, LIMITS, check=check, on_stuck=stuck.set)
-        for _ in range(FAILURES):
+        for _ in range(MAX_FAILURES):
             with pytest.raises(RunFailedError):
                 await submit(batcher, 1)
         await asyncio.wait_for(stuck.wait(), 5)
@@ -502,7 +502,7 @@ def test_a_check_is_not_stopped_in_place_of_the_run_before_it() -> None:
             go_on.wait(5)
 
         batcher = Batcher(model, LIMITS, check=check, terminate=lambda: told.append(checking.is_set()))
-        for _ in range(FAILURES):
+        for _ in range(MAX_FAILURES):
             await asyncio.gather(submit(batcher, 1), return_exceptions=True)
         assert await asyncio.to_thread(checking.wait, 5)
         batcher._stop_unwanted_run()
@@ -517,7 +517,7 @@ def test_runs_told_to_stop_have_not_failed() -> None:
     async def test() -> None:
         gate, asked = Gate(), list[int]()
         batcher = Batcher(gate, PATIENT, terminate=gate.terminated.set, check=lambda: asked.append(1))
-        for value in range(FAILURES + 1):
+        for value in range(MAX_FAILURES + 1):
             work = started(submit(batcher, value))
             await entered(gate)
             work[0].cancel()

@@ -4,7 +4,7 @@ import os
 import threading
 from pathlib import Path
 
-from quatserve.service.engine.cpus import STEP, step_back
+from quatserve.service.engine.cpus import NICENESS_STEP, lower_priority
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, plain
 
@@ -20,13 +20,13 @@ def test_stepping_back_concerns_one_thread_alone() -> None:
     before, inside = os.getpriority(os.PRIO_PROCESS, 0), list[int]()
 
     def work() -> None:
-        step_back()
+        lower_priority()
         inside.append(os.getpriority(os.PRIO_PROCESS, 0))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert inside == [min(19, before + STEP)]
+    assert inside == [min(19, before + NICENESS_STEP)]
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
@@ -37,6 +37,6 @@ def test_models_and_images_are_computed_behind_the_event_loop(start: Start) -> N
     found = niceness(running)
     loop = found[running.process.pid]
     assert loop == os.getpriority(os.PRIO_PROCESS, 0)
-    behind = [thread for thread, nice in found.items() if nice == min(19, loop + STEP)]
+    behind = [thread for thread, nice in found.items() if nice == min(19, loop + NICENESS_STEP)]
     computing = 2 * 2 + 1 + 1  # two more threads of either session, one that ran, one that decoded
     assert len(behind) == (computing if loop < 19 else len(found))  # behind 19 there is nothing

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from quatserve.service.artifact import Task
-from quatserve.service.engine.cpus import STEP
+from quatserve.service.engine.cpus import NICENESS_STEP
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.registry import Registry
 from quatserve.service.engine.versions import versions_on_disk
@@ -69,7 +69,7 @@ def test_a_name_that_cannot_be_listed_concerns_no_other(
         monkeypatch.setattr(Path, "iterdir", locked)
         write_classifier(tmp_path, version=2)
         await registry.rescan()
-        assert [s.model.description.version for s in registry.serving()] == [2, 1]
+        assert [s.model.description.version for s in registry.loaded()] == [2, 1]
         assert [(r.name, r.version) for r in registry.refused] == [(SEGMENTER, 0)]
         assert "cannot be read" in registry.refused[0].reason
         await registry.close()
@@ -123,9 +123,9 @@ def test_an_old_model_ends_its_thread_when_its_last_request_is_through(tmp_path:
 def test_rescanning_what_has_not_changed_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         registry = registry_of(write_both(tmp_path))
-        before = registry.serving()
+        before = registry.loaded()
         await asyncio.gather(registry.rescan(), registry.rescan())
-        assert registry.serving() == before
+        assert registry.loaded() == before
 
     asyncio.run(test())
 
@@ -167,7 +167,7 @@ def test_a_model_unloaded_while_its_next_version_loads_stays_unloaded(tmp_path: 
         registry.unload(CLASSIFIER)
         go_on.set()
         await rescan
-        assert registry.serving() == []
+        assert registry.loaded() == []
         await registry.load(CLASSIFIER)
         assert await infer(registry) == 2
         await registry.close()
@@ -309,7 +309,7 @@ def test_a_version_is_loaded_behind_the_event_loop(tmp_path: Path) -> None:
         ours = os.getpriority(os.PRIO_PROCESS, 0)
         write_classifier(tmp_path, 2)
         await registry.rescan()
-        assert found == [ours, ours, min(19, ours + STEP)]
+        assert found == [ours, ours, min(19, ours + NICENESS_STEP)]
         await registry.close()
 
     asyncio.run(test())

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quatserve.service.engine.batcher import FAILURES
+from quatserve.service.engine.batcher import MAX_FAILURES
 from quatserve.service.web.server import EXIT_STUCK
 from tests.service import faulty_service
 from tests.service.artifacts import CLASSIFIER
@@ -62,7 +62,7 @@ def failed_runs(running: RunningService) -> float:
 
 
 def test_images_that_fail_every_time_are_not_the_models_fault(faulty: RunningService) -> None:
-    before, count = failed_runs(faulty), 2 * FAILURES + 1
+    before, count = failed_runs(faulty), 2 * MAX_FAILURES + 1
     assert {post(faulty, telling(RAISES)).status_code for _ in range(count)} == {500}
     assert failed_runs(faulty) - before == count
     assert faulty.client.get("/readyz").status_code == 200
@@ -71,14 +71,14 @@ def test_images_that_fail_every_time_are_not_the_models_fault(faulty: RunningSer
 
 def test_a_model_that_fails_every_run_and_its_probe_ends_the_process(start: Start) -> None:
     running = start(program=PROGRAM)
-    answers = [post(running, data) for data in [telling(BREAKS), *[GOOD] * (FAILURES - 1)]]
+    answers = [post(running, data) for data in [telling(BREAKS), *[GOOD] * (MAX_FAILURES - 1)]]
     assert {answer.status_code for answer in answers} == {500}
     wait_until(lambda: running.client.get("/readyz").status_code == 503)
     assert running.client.get("/readyz").json()["stuck"]
-    assert failed_runs(running) == FAILURES
+    assert failed_runs(running) == MAX_FAILURES
     assert post(running, GOOD).status_code == 503
     assert running.process.wait(20) == EXIT_STUCK
-    assert "fails every run: RuntimeError: told to raise" in running.log()
+    assert "every run fails: RuntimeError: told to raise" in running.log()
     running.stop()
 
 
@@ -195,5 +195,5 @@ def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_
     assert (body["ready"], body["stuck"]) == (False, True)
     assert post(running, GOOD).status_code == 503
     assert running.process.wait(20) == EXIT_STUCK
-    assert "does not come back from a run" in running.log()
+    assert "a run does not return" in running.log()
     running.stop()
