@@ -1,1 +1,1 @@
-"""From a training run to an artifact: folded, proven equal, written whole or not at all."""
+"""Turns a training run into an artifact: folded, proven equal to the network, written atomically."""

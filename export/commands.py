@@ -1,4 +1,4 @@
-"""`quatserve build`, `inspect` and `verify`: finished runs into artifacts that the service serves."""
+"""The commands `quatserve build`, `inspect` and `verify`."""
 
 import argparse
 import json
@@ -18,13 +18,13 @@ EXAMPLES = """examples:
   quatserve inspect models/mine/1
   quatserve verify models/*/*
 
-`quatserve COMMAND --help` says more about each."""
-BUILD = """Fold a finished run, prove the result equal to the trained network, and write the artifact.
+`quatserve COMMAND --help` describes each."""
+BUILD = """Fold a finished run, prove that the result equals the trained network, and write the artifact.
 
-The fp32 file is compared with the unfolded network in float64; fp16 (for GPUs) and int8 (for CPUs, calibrated
-on training images) are compared with fp32, on held-out images where the recipe has any, and left out where
-they lose too much. The artifact appears whole, or not at all."""
-INSPECT = """Show what is in an artifact: parameters and bytes before and after folding, operators, scores."""
+The fp32 file is compared with the unfolded network in float64. fp16 (for GPUs) and int8 (for CPUs, calibrated
+on training images) are compared with fp32, on held-out images if the recipe has any. A precision that loses
+too much is left out. The artifact is written atomically."""
+INSPECT = """Show an artifact: parameters and bytes before and after folding, operators, scores."""
 VERIFY = """Check artifacts: digests, operators, and the outputs of the probe on this machine."""
 
 
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("stopped: what was unfinished is gone", file=sys.stderr)
+        print("stopped: the unfinished artifact was removed", file=sys.stderr)
         return 130
 
 
@@ -53,31 +53,33 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_build(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("run_directory", type=Path, metavar="RUN", help="finished, by `quatserve fit`")
+    parser.add_argument(
+        "run_directory", type=Path, metavar="RUN", help="finished run directory of `quatserve fit`"
+    )
     parser.add_argument(
         "--data",
         type=Path,
         required=True,
         metavar="DIR",
-        help="the data sets: to calibrate, compare and score",
+        help="directory of the data sets: to calibrate, compare and score",
     )
     parser.add_argument(
-        "--out", type=Path, required=True, metavar="models/NAME/VERSION", help="the artifact to write"
+        "--out", type=Path, required=True, metavar="models/NAME/VERSION", help="artifact to write"
     )
     parser.add_argument(
         "--precision",
         type=_precisions,
         metavar="LIST",
-        help="fp32 and any of fp16 and int8, by commas; default: all that lose no more than --max-loss",
+        help="comma-separated: fp32 and any of fp16, int8; default: all that lose at most --max-loss",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing artifact")
     parser.add_argument(
         "--max-loss",
         type=_loss,
         metavar="X",
-        help="most that fp16 and int8 may lose on held-out images: points of error, default 0.3; for road "
-        "IoU, default 0.005. Where nothing was held out: percent of training images answered otherwise; for "
-        "road 1 - IoU of the two masks",
+        help="maximum loss of fp16 and int8 against fp32 on held-out images: points of error (default 0.3), "
+        "for road IoU (default 0.005). If nothing was held out: percent of training images with another "
+        "answer, for road 1 - IoU of the two masks",
     )
     debug_argument(parser)
     parser.set_defaults(run=_build)
@@ -99,9 +101,9 @@ def _add_verify(parser: argparse.ArgumentParser) -> None:
 def _precisions(text: str) -> tuple[Precision, ...]:
     names = [part.strip() for part in text.split(",")]
     if unknown := [name for name in names if name not in set(Precision)]:
-        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is no precision: use fp32, fp16 and int8")
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is not a precision: use fp32, fp16 and int8")
     if Precision.FP32 not in names:
-        raise argparse.ArgumentTypeError("fp32 is always written, being what the others are compared with")
+        raise argparse.ArgumentTypeError("fp32 is required: the others are compared with it")
     return tuple(precision for precision in Precision if precision in names)
 
 
@@ -156,4 +158,4 @@ def _verify(options: argparse.Namespace) -> int:
 
 
 def _stop(*_: object) -> None:
-    raise KeyboardInterrupt  # so that a build that is told to end cleans up behind itself
+    raise KeyboardInterrupt  # on SIGTERM a build must clean up

@@ -1,7 +1,7 @@
-"""The real images an export looks at: to calibrate, to compare precisions, and to report.
+"""Reads the real images that an export needs: to calibrate, to compare precisions, and to report scores.
 
-A precision may ship or not by what it loses on `comparison`: images held out of training, or, where a recipe
-trained on everything, training images. The test set is reported and decides nothing.
+Whether fp16 and int8 ship depends on their loss on `comparison`: held-out images, or training images if the
+recipe held out none. Test scores are reported and decide nothing.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ DATASETS = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100", "kitti-road": "KITTI
 
 @dataclass(frozen=True, kw_only=True)
 class Labelled:
-    """Images of a classifier's split."""
+    """Labelled images, for a classifier."""
 
     split: str
     data: LabelledImages
@@ -35,7 +35,7 @@ class Labelled:
 
 @dataclass(frozen=True, kw_only=True)
 class Framed:
-    """Frames of a road network's split."""
+    """Frames with ground truth, for a road network."""
 
     split: str
     frames: tuple[Frame, ...]
@@ -52,29 +52,31 @@ Split = Labelled | Framed
 
 
 @dataclass(frozen=True, kw_only=True)
-class Material:
+class Splits:
+    """The splits of one data set, by their use in an export."""
+
     dataset: str
     labels: tuple[str, ...]
-    calibration: Split  # of the training images
-    comparison: Split  # decides whether fp16 and int8 may ship
-    held_out: bool  # whether `comparison` was kept out of training
-    reported: tuple[Split, ...]  # what model.json states scores of
-    agreed: tuple[Split, ...]  # where it states how often fp16 and int8 answer as fp32 does
-    samples: Split  # real images for the proof: not trained on, wherever there are such
+    calibration: Split  # training images that set the INT8 ranges
+    comparison: Split  # decides whether fp16 and int8 ship
+    held_out: bool  # whether `comparison` was held out of training
+    reported: tuple[Split, ...]  # model.json states scores on these
+    agreed: tuple[Split, ...]  # model.json states the agreement of fp16 and int8 with fp32 on these
+    samples: Split  # real images for the parity proof, not trained on where such images exist
 
 
-def read_material(recipe: Recipe, data: Path) -> Material:
+def read_splits(recipe: Recipe, data: Path) -> Splits:
     return _road(recipe, data) if recipe.dataset == "kitti-road" else _labelled(recipe, data)
 
 
-def _labelled(recipe: Recipe, data: Path) -> Material:
+def _labelled(recipe: Recipe, data: Path) -> Splits:
     layout = LAYOUTS[recipe.dataset]
     everything = read_cifar(layout, data, "train")
     cut = len(everything) - recipe.holdout
     calibration, agreement = (Labelled(split="training", data=part) for part in spread(everything[:cut]))
     held = Labelled(split=f"last-{recipe.holdout}-of-training", data=everything[cut:])
     test = Labelled(split="test", data=read_cifar(layout, data, "test"))
-    return Material(
+    return Splits(
         dataset=DATASETS[recipe.dataset],
         labels=read_label_names(layout, data),
         calibration=calibration,
@@ -86,7 +88,7 @@ def _labelled(recipe: Recipe, data: Path) -> Material:
     )
 
 
-def _road(recipe: Recipe, data: Path) -> Material:
+def _road(recipe: Recipe, data: Path) -> Splits:
     train, held = split_frames(list_frames(data), recipe.holdout)
     if not train:
         raise UserError(
@@ -99,7 +101,7 @@ def _road(recipe: Recipe, data: Path) -> Material:
     calibration = split("training", train[_evenly(len(train), CALIBRATION_FRAMES, 0)])
     agreement = split("training", train[_evenly(len(train), AGREEMENT_FRAMES, 1)])
     comparison = split(f"last-{recipe.holdout}-of-each-category", held) if held else agreement
-    return Material(
+    return Splits(
         dataset=DATASETS[recipe.dataset],
         labels=("road",),
         calibration=calibration,
@@ -112,12 +114,12 @@ def _road(recipe: Recipe, data: Path) -> Material:
 
 
 def spread(train: LabelledImages) -> tuple[LabelledImages, LabelledImages]:
-    """Training images to calibrate with, and others, where there are enough, to judge by."""
+    """Two sets of training images: to calibrate with, and to compare on. They overlap only in tiny sets."""
     first, second = (train[_evenly(len(train), AGREEMENT_IMAGES, start)] for start in (0, 1))
     return first[_evenly(len(first), CALIBRATION_IMAGES, 0)], second
 
 
 def _evenly(total: int, count: int, start: int) -> slice:
-    """About `count` of `total` places; another `start` means other places, where there are enough."""
+    """A slice of about `count` of `total` items; another `start` selects other items if there are enough."""
     step = max(1, total // count)
     return slice(min(start, step - 1), None, step)

@@ -1,1 +1,1 @@
-"""The artifact directory: built, described, written whole or not at all."""
+"""Builds, describes and inspects artifact directories."""

@@ -1,4 +1,8 @@
-"""From a run to an artifact: fold, write, prove, compare, describe; then, and only then, publish."""
+"""Builds an artifact from a run.
+
+The steps are: fold, write the files, prove fp32 equal to the network, compare the other precisions, describe.
+The artifact is published only if all of them succeed.
+"""
 
 import shutil
 from collections.abc import Callable, Collection
@@ -13,7 +17,7 @@ from quatserve.export.artifact.describe import FILES, describe, model_file
 from quatserve.export.artifact.overlay import OVERLAY, SAMPLE, draw_overlay
 from quatserve.export.artifact.source import read_run
 from quatserve.export.artifact.staging import name_and_version, staged
-from quatserve.export.datasets import Material, read_material
+from quatserve.export.datasets import Splits, read_splits
 from quatserve.export.folded import FoldedNetwork, fold
 from quatserve.export.graph import write_graph
 from quatserve.export.precision.int8 import quantise
@@ -40,18 +44,18 @@ from quatserve.training.loop.prediction import Images
 from quatserve.training.loop.run import CURVES, RunConfig
 from quatserve.training.networks.residual import Network
 
-PROOF_REAL = {Task.CLASSIFICATION: 16, Task.SEGMENTATION: 4}  # a road frame is thirty CIFAR images
+PROOF_REAL = {Task.CLASSIFICATION: 16, Task.SEGMENTATION: 4}  # one road frame costs thirty CIFAR images
 PROOF_SYNTHETIC = {Task.CLASSIFICATION: 16, Task.SEGMENTATION: 8}
 Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Source:
-    """What a build starts from."""
+    """The inputs of a build: the trained network, its configuration and the images."""
 
     network: Network
     config: RunConfig
-    material: Material
+    splits: Splits
 
     @property
     def task(self) -> Task:
@@ -76,14 +80,14 @@ def build(
     max_loss: float | None = None,
     say: Say = print,
 ) -> Description:
-    """Write the artifact `out` from the finished run, or raise UserError and leave no trace.
+    """Write the artifact `out` from the finished run. On failure raise UserError and leave nothing behind.
 
-    A precision that loses too much is an error where it was named, and else left out.
+    A precision that loses too much is an error if the caller named it, and is left out otherwise.
     """
     name, version = name_and_version(out)
     network, config = read_run(run)
     with staged(out, force=force) as directory:
-        source = Source(network, config, read_material(config.recipe, data))
+        source = Source(network, config, read_splits(config.recipe, data))
         folded = fold(network)
         parity = _write_fp32(source, folded, directory, say)
         _write_others(source, folded, precisions or tuple(Precision), directory)
@@ -105,7 +109,7 @@ def build(
             folded=folded,
             network=network,
             config=config,
-            material=source.material,
+            splits=source.splits,
             parity=parity,
             metrics=metrics,
             files=tuple(model_file(p, model, tolerances[p]) for p, model in models.items()),
@@ -117,7 +121,7 @@ def build(
 
 
 def _write_fp32(source: Source, folded: FoldedNetwork, directory: Path, say: Say) -> Parity:
-    """Write the file, read it back and prove it."""
+    """Write the fp32 file, read it back and compare it with the network."""
     path = directory / FILES[Precision.FP32]
     path.write_bytes(_checked(write_graph(folded, *source.size, Precision.FP32), Precision.FP32))
     parity = prove(source.network, path.read_bytes(), _proof_images(source))
@@ -136,7 +140,7 @@ def _write_others(
         half = write_graph(folded, *source.size, Precision.FP16)
         (directory / FILES[Precision.FP16]).write_bytes(_checked(half, Precision.FP16))
     if Precision.INT8 in precisions:
-        images = source.material.calibration.images
+        images = source.splits.calibration.images
         careful = write_graph(rounded(folded, images), *source.size, Precision.FP32)
         integer = quantise(careful.SerializeToString(), images)
         (directory / FILES[Precision.INT8]).write_bytes(_checked(integer, Precision.INT8))
@@ -148,7 +152,7 @@ def _checked(model: onnx.ModelProto, precision: Precision) -> bytes:
 
 
 def _proof_images(source: Source) -> Images:
-    real = source.material.samples.images
+    real = source.splits.samples.images
     picked = np.linspace(0, len(real) - 1, PROOF_REAL[source.task]).astype(int)
     return np.concatenate([real[picked], synthetic(PROOF_SYNTHETIC[source.task], *source.size)])
 
@@ -156,13 +160,13 @@ def _proof_images(source: Source) -> Images:
 def _compare(
     source: Source, models: dict[Precision, bytes], max_loss: float | None, say: Say
 ) -> tuple[list[Precision], tuple[Metric, ...]]:
-    """Those that lose too much against fp32, and the scores of the others."""
+    """Return the precisions that lose too much against fp32, and the scores of the others."""
     predictors = {p: predictor_of(model, source.output) for p, model in models.items()}
-    answers = answers_to_agree_with(predictors[Precision.FP32], source.material)
+    answers = answers_to_agree_with(predictors[Precision.FP32], source.splits)
     refused: list[Precision] = []
     metrics: tuple[Metric, ...] = ()
     for precision, predict in predictors.items():
-        found = metrics + measure(predict, source.material, precision, answers)
+        found = metrics + measure(predict, source.splits, precision, answers)
         if precision is Precision.FP32 or _may_ship(source, precision, found, max_loss, say):
             metrics = found
         else:
@@ -173,19 +177,19 @@ def _compare(
 def _may_ship(
     source: Source, precision: Precision, metrics: tuple[Metric, ...], max_loss: float | None, say: Say
 ) -> bool:
-    loss = loss_of(precision, source.material, metrics)
+    loss = loss_of(precision, source.splits, metrics)
     bound = MAX_LOSS[source.task] if max_loss is None else max_loss
-    unit, split = LOSS_UNITS[source.task], source.material.comparison.split
-    how = "loses {} {} against fp32" if source.material.held_out else "disagrees with fp32 by {} {}"
-    good = loss <= bound  # so that NaN is refused
+    unit, split = LOSS_UNITS[source.task], source.splits.comparison.split
+    how = "loses {} {} against fp32" if source.splits.held_out else "disagrees with fp32 by {} {}"
+    good = loss <= bound  # False for NaN
     verdict = "" if good else f", and {bound:g} is allowed: refused"
     say(f"{precision}: {how.format(f'{loss:.3g}', unit)} on {split} images{verdict}")
     return good
 
 
 def _write_probe(source: Source, models: dict[Precision, bytes], directory: Path) -> dict[Precision, float]:
-    """The probe, and the tolerance of each precision on it."""
-    images = probe_images(source.task, source.material, *source.size)
+    """Write the probe file and return the tolerance of each precision."""
+    images = probe_images(source.task, source.splits, *source.size)
     outputs = {p: predictor_of(model, source.output)(images) for p, model in models.items()}
     if bad := [p for p, values in outputs.items() if not np.isfinite(values).all()]:
         raise UserError(
@@ -200,7 +204,7 @@ def _write_probe(source: Source, models: dict[Precision, bytes], directory: Path
 def _write_for_people(
     source: Source, description: Description, run: Path, directory: Path, fp32: bytes
 ) -> None:
-    """The card and its pictures."""
+    """Write the card and its pictures."""
     pictures = []
     if (run / CURVES).is_file():
         shutil.copyfile(run / CURVES, directory / CURVES)

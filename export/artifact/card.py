@@ -1,4 +1,4 @@
-"""The card of an artifact: what a person should know before using it."""
+"""Writes the card of an artifact, the README that a person reads before using the model."""
 
 from collections.abc import Sequence
 from string import Template
@@ -181,7 +181,7 @@ def _optimiser(recipe: Recipe) -> str:
 
 
 def _choice(splits: set[str]) -> str:
-    """What the scores decided, and what not."""
+    """State which scores decided whether fp16 and int8 ship."""
     if "test" in splits:
         return TEST_SCORE
     return HELD_OUT_SCORE if splits - {"training"} else ""
@@ -201,7 +201,7 @@ def _levels(model: Description) -> str:
 
 
 def _metric_rows(model: Description, precisions: Sequence[Precision]) -> list[str]:
-    """One row a score and split, one column a precision."""
+    """One row per score and split, one column per precision."""
     values = {(m.name, m.split, m.precision): m for m in model.metrics}
     rows = dict.fromkeys((m.name, m.split) for m in model.metrics)
     return [

@@ -1,11 +1,11 @@
-"""model.json, from what was measured."""
+"""Fills in model.json from the run and its measurements."""
 
 import copy
 import hashlib
 
 import torch
 
-from quatserve.export.datasets import Material
+from quatserve.export.datasets import Splits
 from quatserve.export.folded import FoldedNetwork
 from quatserve.service.artifact import (
     Description,
@@ -29,7 +29,7 @@ RESIZE = {Task.CLASSIFICATION: Resize.CENTRE_SQUARE, Task.SEGMENTATION: Resize.S
 DEPTHS = {2: "shallow", 10: "deep"}
 CIFAR_LICENCE = "none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
 NON_COMMERCIAL = "CC BY-NC-SA 3.0"
-LICENCES = {  # of the data, and of weights trained on it
+LICENCES = {  # data set: (licence of the data, licence of weights trained on it)
     "cifar10": (CIFAR_LICENCE, "MIT"),
     "cifar100": (CIFAR_LICENCE, "MIT"),
     "kitti-road": (NON_COMMERCIAL, NON_COMMERCIAL),
@@ -43,7 +43,7 @@ def describe(
     network: Network,
     folded: FoldedNetwork,
     config: RunConfig,
-    material: Material,
+    splits: Splits,
     parity: Parity,
     files: tuple[ModelFile, ...],
     metrics: tuple[Metric, ...],
@@ -54,10 +54,10 @@ def describe(
         name=name,
         version=version,
         task=task,
-        summary=_summary(recipe, material),
+        summary=_summary(recipe, splits),
         network=_network(recipe),
         algebra=network.config.algebra,
-        labels=material.labels,
+        labels=splits.labels,
         height=recipe.height,
         width=recipe.width,
         resize=RESIZE[task],
@@ -67,7 +67,7 @@ def describe(
         parity=parity,
         parameters=count(network, folded),
         multiply_accumulates=multiply_accumulates(folded, recipe.height, recipe.width),
-        training=_training(config, material),
+        training=_training(config, splits),
     )
 
 
@@ -89,16 +89,16 @@ def count(network: Network, folded: FoldedNetwork) -> Parameters:
 
 
 def multiply_accumulates(folded: FoldedNetwork, height: int, width: int) -> int:
-    """Of one image through the graph, the opening 1x1 convolutions included."""
+    """Multiply-accumulates of one image through the graph, opening 1x1 convolutions included."""
     return count_multiply_accumulates(copy.deepcopy(folded).to(torch.float32), height, width)
 
 
-def _summary(recipe: Recipe, material: Material) -> str:
+def _summary(recipe: Recipe, splits: Splits) -> str:
     kind = DEPTHS.get(recipe.network.depth, f"depth-{recipe.network.depth}")
     network = f"{kind} {recipe.network.algebra} network"
     if recipe.dataset == "kitti-road":
-        return f"Finds the road in a photo: {network} trained on {material.dataset}"
-    return f"Sorts photos into the {len(material.labels)} classes of {material.dataset}: {network}"
+        return f"Finds the road in a photo: {network} trained on {splits.dataset}"
+    return f"Sorts photos into the {len(splits.labels)} classes of {splits.dataset}: {network}"
 
 
 def _network(recipe: Recipe) -> str:
@@ -113,7 +113,7 @@ def _network(recipe: Recipe) -> str:
     return ", ".join(parts)
 
 
-def _training(config: RunConfig, material: Material) -> Training:
+def _training(config: RunConfig, splits: Splits) -> Training:
     data, weights = LICENCES[config.recipe.dataset]
     learnt_before = {LICENCES[earlier.recipe.dataset][1] for earlier in config.sources}
     return Training(
@@ -123,24 +123,24 @@ def _training(config: RunConfig, material: Material) -> Training:
         commit=_commit(config),
         start=begun_with(config) or None,
         teacher=taught_by(config) or None,
-        dataset=material.dataset,
+        dataset=splits.dataset,
         data_licence=data,
         weights_licence=NON_COMMERCIAL if NON_COMMERCIAL in learnt_before else weights,
     )
 
 
 def begun_with(config: RunConfig) -> str:
-    """Whose weights a run began with, and those in turn; nothing where they were random."""
+    """The runs whose weights this run started from, latest first; empty if the weights were random."""
     return "; before that ".join(ancestry(config))
 
 
 def ancestry(config: RunConfig) -> list[str]:
-    """The runs whose weights it began with, the latest first."""
+    """One line for each run whose weights this run started from, latest first."""
     return [_weights_of(earlier) for earlier in config.ancestors]
 
 
 def taught_by(config: RunConfig) -> str:
-    """Whose answers it learned from, and what that had begun with; nothing where from labels alone."""
+    """The run of the teacher and its own ancestors; empty if the run learned from labels only."""
     if not config.teacher:
         return ""
     teacher = config.teacher.config

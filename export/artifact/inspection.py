@@ -1,4 +1,4 @@
-"""What is in an artifact, as tables for people or as plain data for programs."""
+"""Reports the contents of an artifact, as tables for people or as plain data for programs."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ FLOAT_BYTES = 4
 
 
 def inspect(directory: Path) -> dict[str, Any]:
-    """model.json, with the operators of every file and the sizes before and after folding."""
+    """Return model.json, the operators of every file and the sizes before and after folding."""
     description = read_description(directory)
     graphs = {
         file.precision.value: onnx.load_from_string(read_verified(directory / file.name, file.sha256))
@@ -48,11 +48,11 @@ def _sizes(model: Description, found: dict[str, Any]) -> str:
     parameters, size = model.parameters, found["fp32_bytes"]
     rows = [
         ["before folding", f"{parameters.total:,}", f"{size['before_folding']:,}"],
-        ["of them trainable", f"{parameters.trainable:,}", f"{FLOAT_BYTES * parameters.trainable:,}"],
+        ["trainable ones", f"{parameters.trainable:,}", f"{FLOAT_BYTES * parameters.trainable:,}"],
         ["after folding", f"{parameters.folded:,}", f"{size['after_folding']:,}"],
     ]
     work = (
-        f"\n  {model.multiply_accumulates:,} multiply-accumulates an image of {model.height} x {model.width}"
+        f"\n  {model.multiply_accumulates:,} multiply-accumulates per image of {model.height} x {model.width}"
     )
     return format_table(["parameters", "numbers", "bytes in fp32"], rows, right=(1, 2)) + work
 

@@ -1,4 +1,4 @@
-"""The road that a network finds in the sample we may give away."""
+"""Draws the road that a network finds in the sample picture, which is ours to distribute."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ GREEN = (60, 220, 110)
 
 
 def draw_overlay(predict: Predictor, height: int, width: int, path: Path) -> None:
-    """The sample at its own size with the mask of `predict` mixed in."""
+    """Save the sample picture at its own size, with the mask of `predict` in green."""
     image = open_rgb(SAMPLE)
     values = predict(np.asarray(resized(image, height, width))[None])[0]
     mask = road_mask(np.asarray(resized(Image.fromarray(values), image.height, image.width)), 0.5)

@@ -1,4 +1,4 @@
-"""The finished network of a run, fit to be folded."""
+"""Reads the finished network of a run and checks that it can be folded."""
 
 from pathlib import Path
 
@@ -8,14 +8,14 @@ from quatserve.training.networks.residual import Network
 
 
 def read_run(run: Path) -> tuple[Network, RunConfig]:
-    """The network and how it was trained; UserError if it is unfinished or damaged."""
+    """Return the network and its configuration; UserError if the run is unfinished or damaged."""
     config = read_config(run)
     if not (run / CHECKPOINT).is_file():
         raise UserError(
             f"{run} is not finished ({CHECKPOINT} is missing): "
             f"`quatserve fit {config.recipe.name} --out {run} --data DIR "
             f"--epochs {config.recipe.epochs} --seed {config.seed}{' --from RUN' * bool(config.start)}"
-            f"{' --teacher RUN' * bool(config.teacher)} --resume` goes on"
+            f"{' --teacher RUN' * bool(config.teacher)} --resume` continues it"
         )
     network, config = load_network(run)
     check_finite(network)

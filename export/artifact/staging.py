@@ -1,4 +1,4 @@
-"""An artifact directory appears whole or not at all."""
+"""Writes an artifact directory atomically: readers see all of it or nothing."""
 
 import contextlib
 import os
@@ -25,10 +25,10 @@ def name_and_version(out: Path) -> tuple[str, int]:
 
 @contextmanager
 def staged(out: Path, *, force: bool) -> Iterator[Path]:
-    """A directory to write into. It becomes `out` in one step when the block ends well, and else vanishes.
+    """Yield a directory to write into. It is renamed to `out` if the block succeeds, and removed otherwise.
 
-    It lies beside `out`, since only within a file system is a directory moved in one step; its name begins
-    with a dot, which no reader of artifacts takes for a version.
+    It lies beside `out`, because a rename is atomic only within one file system. Its name starts with a dot,
+    so that no reader takes it for a version.
     """
     _check_free(out, force=force)
     made = _make_parents(out)
@@ -36,11 +36,11 @@ def staged(out: Path, *, force: bool) -> Iterator[Path]:
     try:
         yield directory
         _flush(directory)
-        _check_free(out, force=force)  # another build may have ended meanwhile
+        _check_free(out, force=force)  # another build may have finished meanwhile
         _replace(directory, out)
     except BaseException:
         shutil.rmtree(directory, ignore_errors=True)
-        with contextlib.suppress(OSError):  # another build may have put something there
+        with contextlib.suppress(OSError):  # another build may have written there
             for parent in reversed(made):
                 parent.rmdir()
         raise
@@ -56,19 +56,19 @@ def _check_free(out: Path, *, force: bool) -> None:
 
 
 def _make_parents(out: Path) -> list[Path]:
-    """Those that were missing, outermost first."""
+    """Create the missing parents of `out` and return them, outermost first."""
     missing = [parent for parent in reversed(out.absolute().parents) if not parent.exists()]
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{out.parent} cannot be made ({error.strerror}): name another --out") from error
+        raise UserError(f"{out.parent} cannot be created ({error.strerror}): name another --out") from error
     return missing
 
 
 def _make_sibling(out: Path) -> Path:
     try:
         directory = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
-        directory.chmod(0o755)  # mkdtemp's would keep a service of another user out
+        directory.chmod(0o755)  # mkdtemp's 0700 would lock out a service that runs as another user
     except OSError as error:
         raise UserError(
             f"{out.parent} cannot be written to ({error.strerror}): name another --out"
@@ -77,7 +77,7 @@ def _make_sibling(out: Path) -> Path:
 
 
 def _flush(directory: Path) -> None:
-    """On the disk before the directory gets its name: a crash must not leave empty files behind it."""
+    """Sync every file to disk before the rename, so that a crash cannot leave empty files in `out`."""
     for path in (*directory.iterdir(), directory):
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -87,7 +87,10 @@ def _flush(directory: Path) -> None:
 
 
 def _replace(directory: Path, out: Path) -> None:
-    """Between the two moves there is no artifact, never half of one; a failure puts the old one back."""
+    """Move `directory` to `out`. Between the two renames `out` is absent, never incomplete.
+
+    If the second rename fails, the old artifact is put back.
+    """
     if not out.exists():
         directory.rename(out)
         return
@@ -95,7 +98,7 @@ def _replace(directory: Path, out: Path) -> None:
     out.rename(old)
     try:
         directory.rename(out)
-    except BaseException:  # a signal's too
+    except BaseException:  # also KeyboardInterrupt, which a signal raises
         if not out.exists():
             old.rename(out)
         raise

@@ -1,1 +1,1 @@
-"""Files of lower precision: fp16 and INT8."""
+"""Writes the INT8 file. fp16 is written by `graph.py`."""

@@ -1,11 +1,11 @@
-"""A static INT8 copy of the fp32 graph: 8-bit activations, weights a scale per output channel.
+"""Quantises the fp32 graph to static INT8: 8-bit activations, one weight scale per output channel.
 
-Weights keep 7 bits (-64 to 64). A processor without VNNI adds two products of u8 and s8 into 16 bits, and
-2 x 255 x 127 does not fit where 2 x 255 x 64 does: with 7 bits the sums are exact everywhere, and the same
-file gives the same answer on old and new processors.
+Weights use 7 bits (-64 to 64). A processor without VNNI adds two u8 x s8 products in 16 bits; 2 x 255 x 127
+overflows there and 2 x 255 x 64 does not. With 7 bits the sums are exact everywhere, so the same file gives
+the same answer on old and new processors.
 
-Only the blocks are quantised, which is nearly all of the work. The learned components, stem and head stay in
-fp32: they are a few channels wide, and would cost more accuracy than all of the blocks (docs/fold.md).
+Only the blocks are quantised; they are nearly all of the work. The learned components, stem and head stay in
+fp32: they are a few channels wide, and quantising them costs more accuracy than all blocks (docs/fold.md).
 """
 
 import tempfile
@@ -24,11 +24,11 @@ from quatserve.training.loop.prediction import Images
 QUANTISED = ["Conv", "Relu", "Add", "Concat"]
 BODY = "blocks."
 BATCH = 16
-PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")  # there is nothing to fuse or to fold any more
+PREPARED = ("onnx.quant.pre_process", "onnxruntime.quant")  # the graph is already folded: nothing to fuse
 
 
 def quantise(model: bytes, images: Images) -> onnx.ModelProto:
-    """The same graph in INT8, its ranges those that `images` reach."""
+    """Return the graph in INT8, with activation ranges measured on `images`."""
     source = onnx.load_from_string(model)
     onnx.helper.set_model_props(source, dict([PREPARED]))
     with tempfile.TemporaryDirectory() as directory:
@@ -60,7 +60,7 @@ class _Reader(CalibrationDataReader):  # type: ignore[misc]
 
 
 def _tidied(model: onnx.ModelProto, source: onnx.ModelProto) -> onnx.ModelProto:
-    """Name, versions and metadata as our other graphs have them; no unused domains."""
+    """Set producer, versions and metadata as in our other graphs, and drop unused domains."""
     del model.metadata_props[:], model.graph.value_info[:], model.opset_import[:]
     model.opset_import.extend(source.opset_import)
     model.producer_name, model.producer_version, model.ir_version = source.producer_name, "", IR_VERSION

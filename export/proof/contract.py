@@ -1,4 +1,4 @@
-"""What a graph must be to be served: the operators, names, types and sizes that the service relies on."""
+"""Checks a graph against the contract: operators, names, types and sizes that the service relies on."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from quatserve.export.graph import OPSET
 from quatserve.service.artifact import INPUT_NAME, Description, Precision, Task
 from quatserve.service.errors import ArtifactError
 
-MAX_IR_VERSION = 10  # what runtimes of two years ago read
+MAX_IR_VERSION = 10  # runtimes of two years ago read it
 PROLOGUE = {"Cast", "Transpose", "Mul", "Add", "Sub", "Div"}
 BODY = {"Conv", "Relu", "Add", "Concat", "GlobalAveragePool", "ReduceMean", "Flatten", "Gemm"}
 EPILOGUE = {"Softmax", "Sigmoid", "Mul", "Round", "Cast", "Squeeze"}
@@ -19,7 +19,7 @@ OUTPUT_TYPES = {Task.CLASSIFICATION: TensorProto.FLOAT, Task.SEGMENTATION: Tenso
 
 
 def operators(model: onnx.ModelProto) -> Counter[str]:
-    """How often each operator occurs; those of another domain carry its name."""
+    """Count each operator; names of other domains are prefixed with the domain."""
     return Counter(f"{n.domain}.{n.op_type}" if n.domain else n.op_type for n in model.graph.node)
 
 
@@ -28,9 +28,9 @@ def allowed_operators(precision: Precision) -> set[str]:
 
 
 def check_graph(model: onnx.ModelProto, precision: Precision, described: Description | None = None) -> None:
-    """ArtifactError where the graph is not what the contract says, or not what `described` says."""
+    """Raise ArtifactError if the graph violates the contract or differs from `described`."""
     if foreign := operators(model).keys() - allowed_operators(precision):
-        raise ArtifactError(f"{precision}: operators outside of the contract: {', '.join(sorted(foreign))}")
+        raise ArtifactError(f"{precision}: operators outside the contract: {', '.join(sorted(foreign))}")
     versions = {imported.domain: imported.version for imported in model.opset_import}
     if versions != {"": OPSET} or model.ir_version > MAX_IR_VERSION:
         raise ArtifactError(
@@ -60,7 +60,7 @@ def _check_interface(model: onnx.ModelProto, precision: Precision, described: De
 
 
 def _signature(value: onnx.ValueInfoProto) -> tuple[str, int, tuple[int, ...]]:
-    """Name, element type and sizes behind a free batch."""
+    """Name, element type and sizes without the batch axis; () if the batch is not dynamic."""
     tensor = value.type.tensor_type
     batch, *sizes = tensor.shape.dim
     return value.name, tensor.elem_type, tuple(d.dim_value for d in sizes) if batch.dim_param else ()

@@ -1,4 +1,4 @@
-"""That the written fp32 file is the trained network: onnxruntime against torch in float64, or no artifact."""
+"""Proves that the fp32 file computes the trained network: onnxruntime against torch in float64."""
 
 import copy
 from typing import Any
@@ -18,16 +18,16 @@ from quatserve.training.networks.residual import Network
 BATCHES = (1, 2, 7, 32)
 PROBABILITY_BOUND = 1e-5
 LEVEL_BOUND = 1
-ROW_BOUND = 1e-6  # between a row of a batch and the same image alone
+ROW_BOUND = 1e-6  # between an image in a batch and the same image alone
 Values = NDArray[np.float64]
 
 
 class ProofError(UserError):
-    """The file is not the network: nothing is written."""
+    """The file differs from the network. Nothing is written."""
 
 
 def prove(network: Network, model: bytes, images: Images) -> Parity:
-    """Compare on every image in batches of 1, 2, 7 and 32; the largest differences, or ProofError."""
+    """Compare all images in batches of 1, 2, 7 and 32. Return the largest differences or raise ProofError."""
     task = Task(network.config.task)
     expected = reference(network, images)
     found = _outputs(model if task is Task.CLASSIFICATION else with_output(model, PROBABILITY), task, images)
@@ -61,13 +61,13 @@ def _outputs(model: bytes, task: Task, images: Images) -> dict[int, NDArray[np.f
 
 
 def _repeated(rows: NDArray[Any], count: int) -> NDArray[Any]:
-    """`rows`, again from the first where there are fewer than `count`."""
+    """`rows`, repeated from the first if there are fewer than `count`."""
     return rows[np.arange(max(count, len(rows))) % len(rows)]
 
 
 def _difference(expected: Values, found: NDArray[np.float32], batch: int) -> float:
     difference = float(np.abs(_repeated(expected, len(found)) - found).max())
-    if not difference <= PROBABILITY_BOUND:  # so that NaN fails
+    if not difference <= PROBABILITY_BOUND:  # True for NaN
         raise ProofError(
             f"the folded fp32 graph differs from the network by {difference:.3g} in batches of {batch}, "
             f"and {PROBABILITY_BOUND:g} is allowed: the fold or the runtime is wrong, nothing is written"
@@ -76,7 +76,7 @@ def _difference(expected: Values, found: NDArray[np.float32], batch: int) -> flo
 
 
 def _check_rows(found: dict[int, NDArray[np.float32]]) -> None:
-    """Every row of a batch is the result of its image alone."""
+    """Each row of a batch must equal the result of its image alone."""
     for batch, rows in found.items():
         apart = float(np.abs(rows - _repeated(found[1], len(rows))).max())
         if not apart <= ROW_BOUND:
@@ -84,7 +84,7 @@ def _check_rows(found: dict[int, NDArray[np.float32]]) -> None:
 
 
 def _levels(expected: Values, model: bytes, images: Images) -> int:
-    """The file as it is served, against the rounded map of the network."""
+    """The largest difference between the served uint8 map and the rounded map of the network."""
     session, rounded = session_of(model), np.round(ROAD_LEVELS * expected).astype(int)
     levels = 0
     for batch in BATCHES:

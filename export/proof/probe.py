@@ -1,6 +1,6 @@
-"""The probe: eight inputs with the outputs expected of them, which every host computes before it serves.
+"""The probe: eight inputs and their expected outputs, which every host checks before it serves.
 
-No frame of KITTI is among them: its licence would be that of the artifact's every copy.
+It contains no KITTI frame, because every copy of the artifact would then fall under KITTI's licence.
 """
 
 import io
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quatserve.export.datasets import Material
+from quatserve.export.datasets import Splits
 from quatserve.export.proof.runtime import run, session_of
 from quatserve.export.proof.scenes import synthetic
 from quatserve.service.artifact import Precision, Task
@@ -17,18 +17,21 @@ from quatserve.training.loop.prediction import Images
 
 COUNT, REAL = 8, 4
 Outputs = dict[Precision, NDArray[Any]]
-FLOORS = {  # least tolerances, in units of the output: probabilities, or levels of 255
+FLOORS = {  # minimum tolerances, in units of the output: probabilities, or levels of 255
     Task.CLASSIFICATION: {Precision.FP32: 1e-4, Precision.FP16: 0.01, Precision.INT8: 0.02},
     Task.SEGMENTATION: {Precision.FP32: 1.0, Precision.FP16: 3.0, Precision.INT8: 6.0},
 }
-MARGINS = {Precision.FP16: 4.0, Precision.INT8: 1.5}  # times what differs here between two ways to run it
+MARGINS = {
+    Precision.FP16: 4.0,
+    Precision.INT8: 1.5,
+}  # times the difference measured here
 
 
-def probe_images(task: Task, material: Material, height: int, width: int) -> Images:
-    """Uint8 (8, height, width, 3): for a classifier half of them real."""
+def probe_images(task: Task, splits: Splits, height: int, width: int) -> Images:
+    """Uint8 (8, height, width, 3). For a classifier half of the images are real."""
     if task is Task.SEGMENTATION:
         return synthetic(COUNT, height, width)
-    return np.concatenate([material.samples.images[:REAL], synthetic(COUNT - REAL, height, width)])
+    return np.concatenate([splits.samples.images[:REAL], synthetic(COUNT - REAL, height, width)])
 
 
 def pack_probe(images: Images, outputs: Outputs) -> bytes:
@@ -41,11 +44,11 @@ def pack_probe(images: Images, outputs: Outputs) -> bytes:
 def tolerance(
     task: Task, precision: Precision, model: bytes, output: str, images: Images, outputs: Outputs
 ) -> float:
-    """How far another provider may be off: a margin above how far arithmetic moves the outputs here.
+    """How far another provider may differ: a margin above the rounding differences measured here.
 
-    fp16 is measured against fp32: a CPU computes fp16 convolutions in fp32, a GPU does not. int8 is measured
-    against the same file run without fused integer kernels, which is about as far as another processor, whose
-    integer sums are exact too, can be.
+    fp16 is compared with fp32, because a CPU computes fp16 convolutions in fp32 and a GPU does not. int8 is
+    compared with the same file run without fused integer kernels. Integer sums are exact on every processor,
+    so another one should differ by about as much.
     """
     floor = FLOORS[task][precision]
     if precision is Precision.FP32:

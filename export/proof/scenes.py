@@ -1,4 +1,4 @@
-"""Images that nobody owns: what proofs and probes look at beside, or instead of, real samples."""
+"""Synthetic images, free of any licence, for proofs and probes."""
 
 import numpy as np
 from PIL import Image
@@ -17,14 +17,14 @@ def noise(count: int, height: int, width: int, seed: int) -> Images:
 
 
 def smooth(count: int, height: int, width: int, seed: int) -> Images:
-    """Soft random colours: noise of 5 x 5 pixels, enlarged."""
+    """Soft random colours: 5 x 5 pixels of noise, enlarged."""
     coarse = noise(count, 5, 5, seed)
     size = (width, height)
     return np.stack([np.asarray(Image.fromarray(c).resize(size, Image.Resampling.BICUBIC)) for c in coarse])
 
 
 def road(height: int, width: int, bend: float, seed: int) -> Images:
-    """A straight or bent grey road between verges, below a sky, with a dashed line and sensor noise."""
+    """A grey road, straight or bent, between verges below a sky, with a dashed line and sensor noise."""
     y, x = np.mgrid[0:height, 0:width] / np.array([height, width]).reshape(2, 1, 1)
     depth = np.clip((y - 0.42) / 0.58, 0, 1)  # 0 at the horizon, 1 at the bottom
     away = x - 0.5 - bend * (1 - depth) ** 2

@@ -1,4 +1,4 @@
-"""What a file is worth: the same scores that training states, computed through onnxruntime."""
+"""Measures the scores of a file through onnxruntime; they are the same scores that training states."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quatserve.export.datasets import Labelled, Material, Split
+from quatserve.export.datasets import Labelled, Split, Splits
 from quatserve.service.artifact import Metric, Precision, Task
 from quatserve.training.evaluation.road import evaluate_road
 from quatserve.training.evaluation.road_metrics import road_mask
@@ -19,19 +19,19 @@ Answers = NDArray[Any]
 
 
 def measure(
-    predict: Predictor, material: Material, precision: Precision, answers: Sequence[Answers]
+    predict: Predictor, splits: Splits, precision: Precision, answers: Sequence[Answers]
 ) -> tuple[Metric, ...]:
-    """Every score of every split that is reported, and the agreement with the `answers` of fp32."""
-    found = [(split, _scores(predict, split)) for split in material.reported]
+    """Return the scores on every reported split, and the agreement with the `answers` of fp32."""
+    found = [(split, _scores(predict, split)) for split in splits.reported]
     if precision is not Precision.FP32:
-        for split, theirs in zip(material.agreed, answers, strict=True):
+        for split, theirs in zip(splits.agreed, answers, strict=True):
             agreement = _agreement(theirs, predict(split.images), split)
             found.append((split, {AGREEMENT: (agreement, len(theirs))}))
     return tuple(
         Metric(
             name=name,
             value=value,
-            dataset=material.dataset,
+            dataset=splits.dataset,
             split=split.split,
             samples=count,
             precision=precision,
@@ -41,22 +41,22 @@ def measure(
     )
 
 
-def answers_to_agree_with(fp32: Predictor, material: Material) -> list[Answers]:
-    """What fp32 says of each split that agreement is stated of."""
-    return [fp32(split.images) for split in material.agreed]
+def answers_to_agree_with(fp32: Predictor, splits: Splits) -> list[Answers]:
+    """Return the outputs of fp32 on each split for which agreement is stated."""
+    return [fp32(split.images) for split in splits.agreed]
 
 
-def loss_of(precision: Precision, material: Material, metrics: tuple[Metric, ...]) -> float:
-    """What a precision loses against fp32: points of error, or IoU. `metrics` are those of both.
+def loss_of(precision: Precision, splits: Splits, metrics: tuple[Metric, ...]) -> float:
+    """The loss of a precision against fp32, in points of error or in IoU. `metrics` holds those of both.
 
-    On held-out images it is the difference of their scores. On training images, whose scores mean little,
-    it is the share of answers that are not those of fp32.
+    On held-out images it is the difference of the scores. Scores on training images mean little; there it is
+    the share of answers that differ from fp32.
     """
-    points = 100 if isinstance(material.comparison, Labelled) else 1
-    if not material.held_out:
-        return points * (1 - _value(metrics, AGREEMENT, material.comparison, precision))
-    name, sign = ("error", 1) if isinstance(material.comparison, Labelled) else ("iou", -1)
-    before, after = (_value(metrics, name, material.comparison, p) for p in (Precision.FP32, precision))
+    points = 100 if isinstance(splits.comparison, Labelled) else 1
+    if not splits.held_out:
+        return points * (1 - _value(metrics, AGREEMENT, splits.comparison, precision))
+    name, sign = ("error", 1) if isinstance(splits.comparison, Labelled) else ("iou", -1)
+    before, after = (_value(metrics, name, splits.comparison, p) for p in (Precision.FP32, precision))
     return sign * points * (after - before)
 
 
@@ -70,7 +70,7 @@ def _scores(predict: Predictor, split: Split) -> dict[str, tuple[float, int]]:
 
 
 def _agreement(before: Answers, after: Answers, split: Split) -> float:
-    """The share of classes that are the same, or the IoU of both masks."""
+    """The share of images with the same class, or the IoU of both masks."""
     if isinstance(split, Labelled):
         return float(np.mean(before.argmax(1) == after.argmax(1)))
     first, second = road_mask(before, 0.5), road_mask(after, 0.5)

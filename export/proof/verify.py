@@ -1,4 +1,4 @@
-"""Whether an artifact is what it was when it was written, and computes here what it computed then."""
+"""Verifies an artifact: its digests, its graphs, and the outputs of its probe on this machine."""
 
 import io
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from quatserve.training.loop.prediction import Images
 
 
 def verify(directory: Path) -> dict[Precision, float]:
-    """The largest difference from the probe by precision; ArtifactError where anything is not as promised."""
+    """Return the largest difference from the probe by precision. Raise ArtifactError on any violation."""
     description = read_description(directory)
     images, expected = _read_probe(directory, description)
     return {
@@ -40,7 +40,7 @@ def _parsed(content: bytes, file: ModelFile) -> onnx.ModelProto:
     try:
         model = onnx.load_from_string(content)
         onnx.checker.check_model(model, full_check=True)
-    except Exception as error:  # protobuf and onnx raise kinds of their own
+    except Exception as error:  # protobuf and onnx raise many types
         reason = (str(error).splitlines() or ["unreadable"])[0]
         raise ArtifactError(f"{file.name}: not an ONNX graph ({reason})") from error
     return model
@@ -50,7 +50,7 @@ def _difference(found: NDArray[np.generic], expected: NDArray[np.generic], file:
     if found.shape != expected.shape:
         raise ArtifactError(f"{file.name}: output is {list(found.shape)}, probe has {list(expected.shape)}")
     difference = float(np.abs(found.astype(np.float64) - expected.astype(np.float64)).max())
-    if not difference <= file.tolerance:  # so that NaN fails
+    if not difference <= file.tolerance:  # True for NaN
         raise ArtifactError(
             f"{file.name}: probe differs by {difference:.3g}, tolerance is {file.tolerance:g}"
         )
@@ -70,7 +70,7 @@ def _read_probe(
 
 
 def verify_all(directories: Iterable[Path]) -> tuple[list[str], list[str]]:
-    """Lines for those that are in order, and lines for those that are not."""
+    """Return one line for each good artifact, and one for each bad one."""
     good, bad = [], []
     for directory in directories:
         try:

@@ -165,8 +165,8 @@ def test_inspect_as_json(pristine: Path, capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--precision", "fp64"], "'fp64' is no precision"),
-        (["--precision", "int8"], "fp32 is always written"),
+        (["--precision", "fp64"], "'fp64' is not a precision"),
+        (["--precision", "int8"], "fp32 is required"),
         (["--max-loss", "-1"], "'-1' is not a number from 0 upwards"),
         (["--max-loss", "nan"], "'nan' is not a number from 0 upwards"),
     ],
@@ -216,5 +216,5 @@ def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     error = process.communicate(timeout=60)[1].decode()
     assert process.returncode == 130
-    assert error == "stopped: what was unfinished is gone\n"
+    assert error == "stopped: the unfinished artifact was removed\n"
     assert not (tmp_path / "models").exists()

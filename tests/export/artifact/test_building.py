@@ -309,9 +309,9 @@ def owe_another(way: str, place: Place) -> None:
 
 
 BAD: dict[str, tuple[Callable[[Place], object], str]] = {
-    "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "--seed 0 --resume` goes on"),
-    "unfinished, from another": (partial(owe_another, "start"), "--seed 0 --from RUN --resume` goes on"),
-    "unfinished, taught": (partial(owe_another, "teacher"), "--seed 0 --teacher RUN --resume` goes on"),
+    "unfinished": (lambda place: (place.run / CHECKPOINT).unlink(), "--seed 0 --resume` continues it"),
+    "unfinished, from another": (partial(owe_another, "start"), "--seed 0 --from RUN --resume` continues it"),
+    "unfinished, taught": (partial(owe_another, "teacher"), "--seed 0 --teacher RUN --resume` continues it"),
     "no run": (lambda place: shutil.rmtree(place.run), "run directory"),
     "nan": (lambda place: spoil(place, "stem.weight", float("nan"), (0, 0, 0, 0)), "stem.weight holds"),
     "infinite": (lambda place: spoil(place, "head.0.bias", float("inf"), (0,)), "head.0.bias holds"),
