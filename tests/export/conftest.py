@@ -1,4 +1,4 @@
-"""One thread a process: the networks here are tiny, and the runtime brings threads of its own."""
+"""One torch thread per process: the networks are tiny and onnxruntime has its own threads."""
 
 import torch
 

@@ -35,7 +35,7 @@ def artifact(pristine: Path, tmp_path: Path) -> Path:
 
 
 def promise(artifact: Path, name: str) -> None:
-    """Make model.json promise the file as it is now: what is left to find is not the digest."""
+    """Write the file's present digest into model.json, so that only the other checks can fail."""
     path = artifact / "model.json"
     data = json.loads(path.read_text())
     found = hashlib.sha256((artifact / name).read_bytes()).hexdigest()
@@ -45,7 +45,7 @@ def promise(artifact: Path, name: str) -> None:
     path.write_text(json.dumps(data))
 
 
-def test_verify_says_what_it_found(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_states_the_differences(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["verify", str(artifact)]) == 0
     assert re.search(r"fp32 within 0, fp16 within 0, int8 within 0$", capsys.readouterr().out.strip())
 
@@ -83,7 +83,7 @@ def test_another_network_under_the_same_name_is_found(
     assert "probe differs by" in refused(["verify", str(artifact)], capsys)
 
 
-def test_a_foreign_graph_is_found(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_that_is_not_a_graph_is_found(artifact: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (artifact / "model.onnx").write_bytes(b"not a graph at all")
     promise(artifact, "model.onnx")
     assert "not an ONNX graph" in refused(["verify", str(artifact)], capsys)
@@ -112,7 +112,7 @@ def test_all_are_checked_even_if_the_first_is_bad(
     assert f"error: {artifact}: model.onnx: not an ONNX graph" in printed.err
 
 
-def test_a_full_disk_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_full_disk_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     place = road_place(tmp_path)
     with full_disk(10_000):
         arguments = ["build", str(place.run), "--data", str(place.data), "--out", str(place.out)]
@@ -123,7 +123,9 @@ def test_a_full_disk_is_told_in_a_line(tmp_path: Path, capsys: pytest.CaptureFix
     assert not place.out.exists()
 
 
-def test_a_directory_that_is_no_artifact(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_directory_that_is_not_an_artifact_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert "model.json" in refused(["inspect", str(tmp_path)], capsys)
 
 
@@ -134,14 +136,16 @@ def test_debug_shows_the_traceback(tmp_path: Path, capsys: pytest.CaptureFixture
     assert error.splitlines()[-1].startswith("error: ")
 
 
-def test_a_shortened_flag_is_not_guessed_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_abbreviated_flag_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["inspect", str(tmp_path), "--js"])
     assert ended.value.code == 2
     assert "unrecognized arguments: --js" in capsys.readouterr().err
 
 
-def test_inspect_tells_operators_sizes_and_scores(pristine: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_inspect_prints_operators_sizes_and_scores(
+    pristine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["inspect", str(pristine)]) == 0
     text = capsys.readouterr().out
     description = read_description(pristine)
@@ -200,7 +204,7 @@ def test_the_card_says_what_a_person_needs(pristine: Path) -> None:
     assert (pristine / "overlay.jpg").stat().st_size > 1000
 
 
-def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for arguments in (["--help"], ["build", "--help"], ["inspect", "--help"], ["verify", "--help"]):
         with pytest.raises(SystemExit) as stopped:
             main(arguments)
@@ -208,7 +212,7 @@ def test_help_teaches(capsys: pytest.CaptureFixture[str]) -> None:
     assert "quatserve build runs/mine" in capsys.readouterr().out
 
 
-def test_a_build_that_is_told_to_end_leaves_nothing(tmp_path: Path) -> None:
+def test_a_terminated_build_leaves_nothing_behind(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     command = [sys.executable, "-m", "quatserve", "build", str(place.run), "--data", str(place.data)]
     process = subprocess.Popen([*command, "--out", str(place.out)], cwd=REPOSITORY, stderr=subprocess.PIPE)

@@ -1,4 +1,4 @@
-"""Small networks with statistics worth folding, and small finished runs with their data."""
+"""Small networks with random statistics, and small finished runs with their data."""
 
 import dataclasses
 from pathlib import Path
@@ -38,7 +38,7 @@ def _randomise(norm: HypercomplexBatchNorm2d) -> None:
         norm.gamma.add_(torch.randn_like(norm.gamma), alpha=0.2)
     if norm.scales:
         channels, d, _ = norm.running_covariance.shape
-        factor = torch.randn(channels, d, 4 * d)  # V = F F^T / d: well away from singular
+        factor = torch.randn(channels, d, 4 * d)  # V = F F^T / d is far from singular
         norm.running_covariance.copy_(factor @ factor.mT / d)
 
 
@@ -62,14 +62,14 @@ def write_run(run: Path, recipe: Recipe, seed: int = 0) -> Network:
 
 
 def small_cifar(monkeypatch: pytest.MonkeyPatch, data: Path) -> None:
-    """CIFAR-10 in its official layout, but with a few records a file."""
+    """CIFAR-10 in its official layout, with a few records per file."""
     monkeypatch.setitem(cifar.LAYOUTS, "cifar10", SMALL_CIFAR)
     write_cifar(data, SMALL_CIFAR)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A finished run, its data, and where its artifact goes."""
+    """A finished run, its data, and the path of its artifact."""
 
     run: Path
     data: Path

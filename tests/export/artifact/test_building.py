@@ -1,4 +1,4 @@
-"""Whole builds: what they write, what they measure, and what they refuse without leaving a trace."""
+"""Whole builds: the files they write, the scores they state, and the input they refuse."""
 
 import copy
 import dataclasses
@@ -83,13 +83,13 @@ def test_the_road_network_is_complete_and_readable(road: Place) -> None:
     assert description.training.weights_licence == "CC BY-NC-SA 3.0"
 
 
-def test_the_classifiers_score_is_trainings(classifier: Place) -> None:
+def test_the_classifiers_score_equals_that_of_evaluate(classifier: Place) -> None:
     test = read_cifar(LAYOUTS["cifar10"], classifier.data, "test")
     expected = evaluate_labels(predictor(classifier.network, torch.device("cpu")), test).error
     assert metric(read_description(classifier.out), "error", Precision.FP32) == expected
 
 
-def test_the_road_networks_scores_are_trainings(road: Place) -> None:
+def test_the_road_networks_scores_equal_those_of_evaluate(road: Place) -> None:
     held = split_frames(list_frames(road.data), 1)[1]
     predict = predictor(road.network, torch.device("cpu"))
     expected = evaluate_road(predict, held, height=12, width=40).frame_size
@@ -131,7 +131,7 @@ def test_agreement_with_fp32_is_stated_of_training_and_test_images(classifier: P
     assert found["test", Precision.INT8] == np.mean(answers[0] == answers[1])
 
 
-def test_no_image_that_judges_int8_calibrated_it() -> None:
+def test_calibration_and_comparison_images_do_not_overlap() -> None:
     train = LabelledImages(torch.empty(45_000, 0), torch.arange(45_000))
     calibration, agreement = (set(part.labels.tolist()) for part in spread(train))
     assert 512 <= len(calibration) <= 1_024
@@ -142,7 +142,9 @@ def test_no_image_that_judges_int8_calibrated_it() -> None:
         assert max(part) > 44_900
 
 
-def test_held_out_images_decide_where_there_are_any(tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
+def test_precisions_are_compared_on_held_out_images_if_there_are_any(
+    tmp_path: Path, patch: pytest.MonkeyPatch
+) -> None:
     place = classifier_place(tmp_path, patch, holdout=5)
     lines: list[str] = []
     description = build(place.run, place.data, place.out, ALL, max_loss=100, say=lines.append)
@@ -151,21 +153,21 @@ def test_held_out_images_decide_where_there_are_any(tmp_path: Path, patch: pytes
     assert all("last-5-of-training" in line for line in lines[1:])
 
 
-def test_only_the_precisions_that_were_asked_for(tmp_path: Path) -> None:
+def test_only_the_requested_precisions_are_written(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     description = build(place.run, place.data, place.out, [Precision.FP32])
     assert [f.precision for f in description.files] == [Precision.FP32]
     assert not (place.out / "model.int8.onnx").exists()
 
 
-def test_a_precision_that_loses_too_much_is_refused(tmp_path: Path) -> None:
+def test_a_named_precision_that_loses_too_much_is_an_error(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     with pytest.raises(UserError, match="--max-loss"):
         build(place.run, place.data, place.out, ALL, max_loss=-1)
     assert not place.out.parent.parent.exists()
 
 
-def test_a_precision_nobody_named_is_left_out_where_it_loses_too_much(tmp_path: Path) -> None:
+def test_an_unnamed_precision_that_loses_too_much_is_left_out(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     lines: list[str] = []
     description = build(place.run, place.data, place.out, max_loss=-1, say=lines.append)
@@ -179,7 +181,7 @@ def test_a_precision_nobody_named_is_left_out_where_it_loses_too_much(tmp_path: 
 def test_a_precision_that_overflows_on_the_probe_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """onnxruntime computes fp16 in fp32 on a CPU: that it overflows must be pretended here."""
+    """onnxruntime computes fp16 in fp32 on a CPU and does not overflow, so the overflow is simulated."""
 
     def overflowing(model: bytes, output: str) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
         predict = predictor_of(model, output)
@@ -194,7 +196,7 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
     assert not place.out.exists()
 
 
-def test_the_int8_file_holds_weights_that_were_rounded_together(
+def test_the_int8_file_is_made_from_the_rounded_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rounded(network: FoldedNetwork, _: NDArray[np.uint8]) -> FoldedNetwork:
@@ -214,10 +216,10 @@ def test_the_int8_file_holds_weights_that_were_rounded_together(
     assert not arrays["model.int8.onnx"][f"{name}_quantized"].any()
 
 
-def test_card_and_description_say_whose_weights_a_run_began_with(
+def test_card_and_description_name_the_runs_that_a_run_started_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A classifier that began with a road network: its licence stays that of the road data."""
+    """A classifier started from a road network keeps the licence of the road data."""
     place = classifier_place(tmp_path, monkeypatch)
     theirs = {"file": "theirs.h5", "sha256": "1234"}
     first = RunConfig(road_recipe(name="first", epochs=7), 3, "abc", {}, imported=theirs)
@@ -238,8 +240,8 @@ def test_card_and_description_say_whose_weights_a_run_began_with(
     assert "Not for commercial use." in card
 
 
-def test_card_and_description_say_who_taught_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether its own teacher, or that of the run it began with."""
+def test_card_and_description_name_the_teacher(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both the run's own teacher and that of the run it started from."""
     place = classifier_place(tmp_path, monkeypatch)
     config = read_config(place.run)
     road = FinishedRun(RunConfig(road_recipe(name="road", epochs=7), 3, "abc", {}), "5678")
@@ -265,14 +267,14 @@ def test_card_and_description_say_who_taught_a_run(tmp_path: Path, monkeypatch: 
     assert begun_with(later).endswith(f" (taught by {training.teacher})")
 
 
-def test_what_no_teacher_taught_is_described_as_before_there_were_any(tmp_path: Path) -> None:
-    """Services of that time refuse what they do not know."""
+def test_a_run_without_a_teacher_has_no_teacher_field(tmp_path: Path) -> None:
+    """Older services refuse unknown fields."""
     place = road_place(tmp_path)
     build(place.run, place.data, place.out, [Precision.FP32])
     assert "teacher" not in (place.out / "model.json").read_text()
 
 
-def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path) -> None:
+def test_the_card_of_imported_weights_invents_no_training(tmp_path: Path) -> None:
     place = road_place(tmp_path, holdout=0)
     source = {"file": "theirs.h5", "sha256": "0" * 64}
     write_config(place.run, dataclasses.replace(read_config(place.run), imported=source))
@@ -284,7 +286,7 @@ def test_the_card_of_imported_weights_does_not_invent_a_training(tmp_path: Path)
     assert "kept out of training" not in card
 
 
-def test_all_training_data_means_agreement_with_fp32(tmp_path: Path) -> None:
+def test_without_held_out_images_agreement_with_fp32_decides(tmp_path: Path) -> None:
     place = road_place(tmp_path, holdout=0)
     lines: list[str] = []
     description = build(place.run, place.data, place.out, ALL, max_loss=1, say=lines.append)
@@ -340,7 +342,7 @@ def test_bad_input_is_one_line_and_leaves_nothing(
     assert not (tmp_path / "models").exists()
 
 
-def test_another_networks_weights_are_refused(tmp_path: Path) -> None:
+def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     tensors, meaning = read_tensors(place.run / CHECKPOINT)
     del tensors["stem.weight"]

@@ -1,4 +1,4 @@
-"""An artifact directory appears whole or not at all."""
+"""An artifact directory is written atomically."""
 
 import threading
 from pathlib import Path
@@ -22,7 +22,7 @@ def fail_halfway(out: Path) -> None:
         raise RuntimeError
 
 
-def test_appears_only_when_it_is_complete(tmp_path: Path) -> None:
+def test_the_directory_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     out = tmp_path / "models" / "name" / "1"
     with staged(out, force=False) as directory:
         fill(directory, "new")
@@ -32,20 +32,20 @@ def test_appears_only_when_it_is_complete(tmp_path: Path) -> None:
     assert out.stat().st_mode & 0o777 == 0o755
 
 
-def test_a_failure_leaves_no_trace(tmp_path: Path) -> None:
+def test_a_failure_leaves_nothing_behind(tmp_path: Path) -> None:
     with pytest.raises(RuntimeError):
         fail_halfway(tmp_path / "models" / "name" / "1")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_failure_keeps_the_directories_of_others(tmp_path: Path) -> None:
+def test_a_failure_keeps_directories_that_existed(tmp_path: Path) -> None:
     (tmp_path / "models" / "name" / "1").mkdir(parents=True)
     with pytest.raises(KeyboardInterrupt), staged(tmp_path / "models" / "name" / "2", force=False):
         raise KeyboardInterrupt
     assert [path.name for path in (tmp_path / "models" / "name").iterdir()] == ["1"]
 
 
-def test_an_existing_one_is_kept_without_force(tmp_path: Path) -> None:
+def test_an_existing_artifact_is_kept_without_force(tmp_path: Path) -> None:
     out = tmp_path / "name" / "1"
     with staged(out, force=False) as directory:
         fill(directory, "old")
@@ -54,7 +54,7 @@ def test_an_existing_one_is_kept_without_force(tmp_path: Path) -> None:
     assert (out / MARK).read_text() == "old"
 
 
-def test_force_replaces_and_a_failure_keeps_the_old(tmp_path: Path) -> None:
+def test_force_replaces_the_artifact_and_a_failure_keeps_the_old_one(tmp_path: Path) -> None:
     out = tmp_path / "name" / "1"
     with staged(out, force=False) as directory:
         fill(directory, "old")
@@ -67,7 +67,7 @@ def test_force_replaces_and_a_failure_keeps_the_old(tmp_path: Path) -> None:
     assert [path.name for path in out.parent.iterdir()] == ["1"]
 
 
-def test_a_signal_while_it_is_replaced_puts_the_old_one_back(
+def test_a_signal_during_the_replacement_restores_the_old_artifact(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "name" / "1"
@@ -101,21 +101,21 @@ def fail_beside_another(out: Path, other: Path) -> None:
         raise RuntimeError("the reason")
 
 
-def test_what_another_build_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
+def test_an_artifact_that_another_build_wrote_meanwhile_is_kept(tmp_path: Path) -> None:
     out = tmp_path / "name" / "1"
     with pytest.raises(UserError, match="--force"):
         overtaken(out)
     assert (out / MARK).read_text() == "quick"
 
 
-def test_a_failure_beside_another_build_is_told_as_it_is(tmp_path: Path) -> None:
+def test_cleaning_up_beside_another_build_does_not_hide_the_error(tmp_path: Path) -> None:
     parent = tmp_path / "models" / "name"
     with pytest.raises(RuntimeError, match="the reason"):
         fail_beside_another(parent / "1", parent / "2")
     assert [path.name for path in parent.iterdir()] == ["2"]
 
 
-def test_force_does_not_replace_what_is_no_artifact(tmp_path: Path) -> None:
+def test_force_replaces_only_artifacts(tmp_path: Path) -> None:
     out = tmp_path / "name" / "1"
     out.mkdir(parents=True)
     (out / "thesis.txt").write_text("years of work")
@@ -124,8 +124,8 @@ def test_force_does_not_replace_what_is_no_artifact(tmp_path: Path) -> None:
     assert (out / "thesis.txt").exists()
 
 
-def test_a_reader_never_sees_half(tmp_path: Path) -> None:
-    """While it is replaced again and again, whoever finds the description finds one that is complete."""
+def test_a_reader_never_sees_an_incomplete_artifact(tmp_path: Path) -> None:
+    """The artifact is replaced 40 times while a thread reads its description."""
     out, stop, seen = tmp_path / "name" / "1", threading.Event(), set()
 
     def read() -> None:
@@ -147,7 +147,7 @@ def test_a_reader_never_sees_half(tmp_path: Path) -> None:
     assert (out / "first").read_text() == "39"
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
+def test_an_unwritable_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with (
         pytest.raises(UserError, match="name another --out"),
@@ -160,7 +160,7 @@ def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "path", ["Name/1", "name/0", "name/01", "name/one", "na_me/1", "name/-1", "name/20261118120000"]
 )
-def test_names_outside_of_the_contract_are_refused(tmp_path: Path, path: str) -> None:
+def test_names_outside_the_contract_are_refused(tmp_path: Path, path: str) -> None:
     with pytest.raises(UserError, match="NAME/VERSION"):
         name_and_version(tmp_path / path)
 

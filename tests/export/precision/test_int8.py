@@ -1,4 +1,4 @@
-"""INT8 weights: a scale per output channel, seven bits, and nothing lost to saturation."""
+"""INT8 weights: seven bits, one scale per output channel, no saturation."""
 
 import numpy as np
 import onnx
@@ -39,8 +39,8 @@ def test_every_kernel_has_seven_bits_and_a_scale_per_channel(
         assert np.abs(restored - fp32[name]).max() <= scales.max() / 2 * 1.001
 
 
-def test_integer_kernels_compute_what_the_graph_says(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
-    """Fused integer arithmetic against the same file in float: saturation would show as a difference."""
+def test_integer_kernels_agree_with_the_float_graph(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
+    """Saturation in the fused integer kernels would show as a difference."""
     content, images = models[1].SerializeToString(), pictures(32, 16, 16, seed=2)
     fused = run(session_of(content), "probabilities", images)
     plain = run(session_of(content, optimise=False), "probabilities", images)

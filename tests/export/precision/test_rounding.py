@@ -1,4 +1,4 @@
-"""Rounding that takes errors back: on the grid, better than the nearest step, and what the file holds."""
+"""GPTQ rounding: results lie on the grid, lose less than nearest rounding, and reach the file."""
 
 import numpy as np
 import pytest
@@ -34,11 +34,11 @@ def moments_of(inputs: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_correlated_inputs_see_a_fraction_of_the_error(seed: int) -> None:
-    """Inputs as patches of pictures are: a few causes, many columns, a mean."""
+def test_correlated_inputs_lose_less_than_by_nearest_rounding(seed: int) -> None:
+    """Inputs are like image patches: few factors, many columns, a mean above zero."""
     generator = torch.Generator().manual_seed(seed)
-    causes, mix = (torch.randn(*s, generator=generator).double() for s in ((4000, 12), (12, COLUMNS)))
-    inputs = (causes @ mix + 0.2 * torch.randn(4000, COLUMNS, generator=generator) + 1).relu()
+    factors, loadings = (torch.randn(*s, generator=generator).double() for s in ((4000, 12), (12, COLUMNS)))
+    inputs = (factors @ loadings + 0.2 * torch.randn(4000, COLUMNS, generator=generator) + 1).relu()
     weight = weights(seed)
     ours, theirs = (
         (inputs @ (found - weight).T).square().mean()
@@ -47,14 +47,16 @@ def test_correlated_inputs_see_a_fraction_of_the_error(seed: int) -> None:
     assert ours < 0.5 * theirs
 
 
-def test_inputs_that_have_nothing_in_common_leave_the_nearest_steps() -> None:
+def test_uncorrelated_inputs_give_nearest_rounding() -> None:
     torch.testing.assert_close(round_rows(weights(), torch.eye(COLUMNS)), nearest(weights()), rtol=0, atol=0)
 
 
-def test_everything_is_a_whole_step_and_the_largest_stays() -> None:
+def test_weights_are_whole_steps_and_the_largest_is_exact() -> None:
     weight = weights()
-    weight[3] = 0  # a row of nothing has no step
-    inputs = torch.randn(500, 5).double() @ torch.randn(5, COLUMNS).double()  # of rank five: damping at work
+    weight[3] = 0  # a row of zeros has no step
+    inputs = (
+        torch.randn(500, 5).double() @ torch.randn(5, COLUMNS).double()
+    )  # of rank five, so that damping is needed
     found = round_rows(weight, moments_of(inputs))
     rows = [i for i in range(ROWS) if i != 3]
     steps = found[rows] / steps_of(weight)[rows]
@@ -63,7 +65,7 @@ def test_everything_is_a_whole_step_and_the_largest_stays() -> None:
     assert (found[3] == 0).all()
 
 
-def test_without_any_input_every_weight_takes_its_nearest_step() -> None:
+def test_zero_inputs_give_nearest_rounding() -> None:
     weight = weights()
     found = round_rows(weight, torch.zeros(COLUMNS, COLUMNS))
     steps = steps_of(weight)
@@ -71,7 +73,7 @@ def test_without_any_input_every_weight_takes_its_nearest_step() -> None:
 
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
-def test_the_file_holds_the_rounded_weights_and_no_others(task: str) -> None:
+def test_the_file_holds_exactly_the_rounded_weights(task: str) -> None:
     folded = fold(randomised(NetworkConfig(width=8, depth=1, task=task)))  # type: ignore[arg-type]
     images = pictures(8, 16, 16)
     careful = rounded(folded, images)

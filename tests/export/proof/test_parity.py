@@ -1,4 +1,4 @@
-"""The proof passes for the network's own file, and for no other."""
+"""The parity proof accepts the network's own file and refuses every other."""
 
 import numpy as np
 import onnx
@@ -25,7 +25,7 @@ def written(network: Network) -> onnx.ModelProto:
 
 
 def changed(model: onnx.ModelProto, name: str, by: float) -> bytes:
-    """The file with one constant a little off."""
+    """The file with one changed constant."""
     tensor = next(t for t in model.graph.initializer if t.name == name)
     values = numpy_helper.to_array(tensor).copy()
     values.flat[0] += by
@@ -34,7 +34,7 @@ def changed(model: onnx.ModelProto, name: str, by: float) -> bytes:
 
 
 @parametrized
-def test_the_networks_own_file_is_proven(config: NetworkConfig) -> None:
+def test_the_networks_own_file_passes(config: NetworkConfig) -> None:
     network = randomised(config)
     parity = prove(network, written(network).SerializeToString(), synthetic(9, *SIZE))
     assert 0 < parity.max_difference < 1e-6
@@ -43,7 +43,7 @@ def test_the_networks_own_file_is_proven(config: NetworkConfig) -> None:
 
 
 @parametrized
-def test_a_weight_slightly_off_is_refused(config: NetworkConfig) -> None:
+def test_a_slightly_changed_weight_is_refused(config: NetworkConfig) -> None:
     network = randomised(config)
     with pytest.raises(ProofError, match="differs from the network by"):
         prove(network, changed(written(network), "head.bias", 1e-3), synthetic(6, *SIZE))
@@ -57,7 +57,7 @@ def test_a_file_of_nan_is_refused(config: NetworkConfig) -> None:
 
 
 def test_a_wrong_number_of_levels_is_refused() -> None:
-    """The probability before rounding is right; what the file makes of it is not."""
+    """The probability before rounding is right, and the number of levels is wrong."""
     network = randomised(CONFIGS[1])
     with pytest.raises(ProofError, match="levels"):
         prove(network, changed(written(network), "levels", -60), synthetic(6, *SIZE))
@@ -74,7 +74,7 @@ def test_a_network_that_is_not_finite_is_refused() -> None:
 
 @parametrized
 def test_reference_is_what_training_evaluates(config: NetworkConfig) -> None:
-    """Up to fp32: the same normalisation, softmax or sigmoid, and shape."""
+    """Same normalisation, softmax or sigmoid, and shape, up to fp32 rounding."""
     network, images = randomised(config), pictures(3, *SIZE)
     expected = reference(network, images)
     found = predictor(network, torch.device("cpu"))(images)
