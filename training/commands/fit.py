@@ -28,8 +28,7 @@ EXAMPLES = """examples:
   quatserve fit cifar10-quaternion --data data --out runs/mine --resume
   quatserve fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
   quatserve fit cifar10-quaternion --data data --out runs/longer --from runs/mine
-  quatserve fit cifar10-real-wide --data data --out runs/wide
-  quatserve fit cifar10-quaternion-taught --data data --out runs/b --from runs/a --teacher runs/wide
+  quatserve fit cifar10-quaternion --data data --out runs/b --teacher runs/cifar10-teacher
   torchrun --nproc-per-node 2 -m quatserve fit cifar10-quaternion --data data --out runs/mine"""
 MAX_EPOCHS = 100_000
 
@@ -44,15 +43,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="RUN",
         dest="start",
-        help="begin with the weights of this finished run, not with random ones, as recipes whose summary "
-        "names it must; where it was trained for another task or other classes, with all but its head's",
+        help="begin with the weights of this finished run, not with random ones; where it was trained for "
+        "another task or other classes, with all but its head's",
     )
     parser.add_argument(
         "--teacher",
         type=Path,
         metavar="RUN",
-        help="learn from the answers of this finished run of the same classes beside the labels; recipes "
-        "whose summary names it need it. It is asked once: after the first epoch, --resume does without",
+        help="the finished run of the same classes that teaches; for recipes with a teacher, which find "
+        "their own in runs/ without this",
     )
     parser.add_argument(
         "--epochs",
@@ -81,11 +80,15 @@ def run(options: argparse.Namespace) -> None:
     options.after_stop = ": --resume goes on from the last finished epoch"
     from quatserve.training.loop.fit import fit
     from quatserve.training.loop.ranks import joined_ranks
+    from quatserve.training.loop.run import find_teacher
     from quatserve.training.recipes import find_recipe
 
     recipe = find_recipe(options.recipe)
     if options.epochs is not None:
         recipe = dataclasses.replace(recipe, epochs=options.epochs)
+    teacher = options.teacher
+    if teacher is None and recipe.teacher:
+        teacher = find_teacher(recipe)
     device = chosen_device(options.device)
     with joined_ranks(device) as ranks:
         fit(
@@ -98,7 +101,7 @@ def run(options: argparse.Namespace) -> None:
             resume=options.resume,
             ranks=ranks,
             start=options.start,
-            teacher=options.teacher,
+            teacher=teacher,
         )
 
 

@@ -52,10 +52,10 @@ def distinct_networks() -> "list[Recipe]":
 
 
 def describe(recipe: "Recipe") -> dict[str, Any]:
+    from quatserve.training.networks.build import build_network
     from quatserve.training.networks.counting import count_multiply_accumulates, count_parameters
-    from quatserve.training.networks.residual import Network
 
-    network = Network(recipe.network)
+    network = build_network(recipe.network)
     total, trainable = count_parameters(network)
     return {
         "name": recipe.name,

@@ -34,19 +34,17 @@ def flip_randomly(images: Tensor, generator: Generator) -> Tensor:
     return torch.where(flipped, images.flip(3), images)
 
 
-def shifted_crop(images: Tensor, side: int, pixels: int, generator: Generator) -> Tensor:
-    """A window of `side` whose centre is up to `pixels` off; outside lies the image's reflection."""
+def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
+    """Each image moved by up to `pixels` along both axes; its reflection fills what it leaves."""
     batch, _, height, width = images.shape
-    margin = max(0, pixels - (min(height, width) - side) // 2)
-    padded = F.pad(images.float(), (margin,) * 4, mode="reflect").to(images.dtype)
+    padded = F.pad(images.float(), (pixels,) * 4, mode="reflect").to(images.dtype)
 
     def window(size: int) -> Tensor:
-        offset = torch.randint(2 * pixels + 1, (batch, 1), generator=generator)
-        return offset + (size - side) // 2 - pixels + margin + torch.arange(side)
+        return torch.randint(2 * pixels + 1, (batch, 1), generator=generator) + torch.arange(size)
 
     rows, columns = window(height), window(width)
-    cropped = padded[torch.arange(batch)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
-    return cropped.permute(0, 3, 1, 2)
+    moved = padded[torch.arange(batch)[:, None, None], :, rows[:, :, None], columns[:, None, :]]
+    return moved.permute(0, 3, 1, 2)
 
 
 def erase_squares(images: Tensor, part: float, generator: Generator) -> Tensor:

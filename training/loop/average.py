@@ -1,26 +1,19 @@
 """An exponential moving average of a network: its parameters and its running statistics."""
 
-import copy
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 
-class Average:
-    """Weights that trail those of `network`; what is evaluated and shipped."""
-
-    def __init__(self, network: nn.Module, decay: float):
-        self.network = copy.deepcopy(network).eval().requires_grad_(False)
-        self.decay = decay
-        self._ours = _floats(self.network)
-        self._theirs = _floats(network)
+def moving_average(network: nn.Module, decay: float) -> AveragedModel:
+    """Weights that trail those of `network`, for evaluation and shipping. A young average forgets faster."""
 
     @torch.no_grad()
-    def update(self, step: int) -> None:
-        """Follow the network after its step number `step`; young averages forget faster."""
-        decay = min(self.decay, step / (step + 10))
-        torch._foreach_lerp_(self._ours, self._theirs, 1 - decay)  # torch's own EMA does the same
+    def trail(averages: Sequence[Tensor], values: Sequence[Tensor], count: Tensor | int) -> None:
+        # Called once for each dtype. Whole numbers are indices, which have no average.
+        if averages[0].is_floating_point():
+            torch._foreach_lerp_(list(averages), list(values), 1 - min(decay, int(count) / (int(count) + 10)))
 
-
-def _floats(network: nn.Module) -> list[Tensor]:
-    return [tensor for tensor in network.state_dict(keep_vars=True).values() if tensor.is_floating_point()]
+    return AveragedModel(network, multi_avg_fn=trail, use_buffers=True).eval().requires_grad_(False)

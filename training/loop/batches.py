@@ -1,8 +1,7 @@
 """The data of a run: in memory, shuffled and augmented batch by batch from one seed.
 
 Every rank of a distributed run makes the same whole batch and keeps its share, so that N processes see
-the batches that one process would. (Where epochs leave out easy images, one that is easy by a rounding error
-may go in or out.)
+the batches that one process would.
 """
 
 from collections.abc import Iterator
@@ -11,12 +10,11 @@ from typing import NamedTuple, Protocol
 
 import torch
 from torch import Generator, Tensor
+from torch.nn import functional as F
 
 from quatserve.training.data import augment, cifar, kitti
 from quatserve.training.errors import UserError
 from quatserve.training.loop import distillation, losses
-from quatserve.training.loop.prediction import Predictor
-from quatserve.training.loop.pruning import Pruning
 from quatserve.training.recipes.schema import Recipe
 
 VALIDATION_BATCH = 250
@@ -26,8 +24,6 @@ ROAD_VALIDATION_BATCH = 4
 class Batch(NamedTuple):
     inputs: Tensor  # (B, 3, H, W), normalised
     truth: Tensor  # labels (B,) or targets (B, H, W)
-    which: Tensor | None = None  # (B,) which images, where an epoch leaves some out,
-    weights: Tensor | None = None  # (B,) and what each of the others stands for
     answers: Tensor | None = None  # (B, classes) a teacher's, as logits
 
 
@@ -43,7 +39,6 @@ class Data(Protocol):
     def validation(self) -> Iterator[Batch] | None: ...
     def loss(self, logits: Tensor, batch: Batch) -> Tensor: ...
     def score(self, logits: Tensor, batch: Batch) -> Tensor: ...
-    def state(self) -> dict[str, Tensor]: ...
 
 
 def read_data(recipe: Recipe, directory: Path) -> Data:
@@ -56,32 +51,17 @@ class CifarData:
         everything = cifar.read_cifar(cifar.LAYOUTS[recipe.dataset], directory, "train")
         cut = len(everything) - recipe.holdout
         self.train, self.held = everything[:cut], everything[cut:]
-        _enough(int(len(self.train) * (1 - recipe.prune)), recipe)
-        self.pruning = Pruning(len(self.train), recipe.prune) if recipe.prune else None
-        shape = (len(self.train), recipe.network.classes)
-        self.answers = torch.full(shape, torch.nan) if recipe.distil else None  # nan: not asked yet
-
-    def ask(self, teacher: Predictor, *, progress: bool) -> None:
-        """Keep what the teacher answers about the training images."""
-        self.answers = distillation.ask(teacher, self.train.images, progress=progress)
+        _enough(len(self.train), recipe)
 
     def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)
-        if self.pruning:
-            order, weights = self.pruning.draw(number / self.recipe.epochs, generator)
-        else:
-            order, weights = _shuffled(len(self.train), self.recipe, generator), None
-        parts = _full_batches(order, self.recipe)
-        return Epoch(len(parts), self._batches(parts, weights, number, seed, generator))
+        parts = _full_batches(torch.randperm(len(self.train), generator=generator), self.recipe)
+        return Epoch(len(parts), self._batches(parts, number, seed, generator))
 
-    def _batches(
-        self, parts: list[Tensor], weights: Tensor | None, epoch: int, seed: int, generator: Generator
-    ) -> Iterator[Batch]:
+    def _batches(self, parts: list[Tensor], epoch: int, seed: int, generator: Generator) -> Iterator[Batch]:
         for index in parts:
             images = self._augment(self.train.images[index], index, epoch, seed, generator)
-            answers = None if self.answers is None else self.answers[index]
-            labelled = Batch(augment.normalise(images), self.train.labels[index], answers=answers)
-            yield labelled if weights is None else labelled._replace(which=index, weights=weights[index])
+            yield Batch(augment.normalise(images), self.train.labels[index])
 
     def _augment(self, images: Tensor, index: Tensor, epoch: int, seed: int, generator: Generator) -> Tensor:
         how = self.recipe.augmentation
@@ -89,28 +69,20 @@ class CifarData:
             images = augment.flip_alternately(images, index, epoch, seed)
         elif how.flip == "random":
             images = augment.flip_randomly(images, generator)
-        side = how.side(epoch / self.recipe.epochs)
-        images = augment.shifted_crop(images, side, how.shift_pixels, generator)
+        images = augment.shift(images, how.shift_pixels, generator)
         return augment.erase_squares(images, how.erase, generator) if how.erase else images
 
     def validation(self) -> Iterator[Batch] | None:
         return labelled_batches(self.held) if len(self.held) else None
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        each = losses.classification_losses(logits, batch.truth, self.recipe.label_smoothing)
-        if batch.answers is not None:
-            each = each.lerp(distillation.divergences(logits, batch.answers), self.recipe.distil)
-        if self.pruning is None or batch.which is None or batch.weights is None:
-            return each.mean()
-        self.pruning.remember(batch.which, each)
-        return (each * batch.weights).sum() / batch.weights.sum()
+        loss = F.cross_entropy(logits, batch.truth)
+        if batch.answers is None:
+            return loss
+        return loss.lerp(distillation.divergences(logits, batch.answers).mean(), self.recipe.distil)
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
-        return losses.wrong_and_total(logits, batch.truth, batch.weights)
-
-    def state(self) -> dict[str, Tensor]:
-        kept = {"losses": self.pruning.losses} if self.pruning else {}
-        return kept | ({} if self.answers is None else {"answers": self.answers})
+        return losses.wrong_and_total(logits, batch.truth)
 
 
 class RoadData:
@@ -123,7 +95,7 @@ class RoadData:
 
     def epoch(self, number: int, seed: int) -> Epoch:
         generator = augment.epoch_generator(seed, number)
-        parts = _full_batches(_shuffled(len(self.train), self.recipe, generator), self.recipe)
+        parts = _full_batches(torch.randperm(len(self.train), generator=generator), self.recipe)
         return Epoch(len(parts), self._batches(parts, number, generator))
 
     def _batches(self, parts: list[Tensor], epoch: int, generator: Generator) -> Iterator[Batch]:
@@ -163,19 +135,12 @@ class RoadData:
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         return losses.disagreement_and_union(logits, batch.truth)
 
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
 
 def labelled_batches(data: cifar.LabelledImages) -> Iterator[Batch]:
     """The images as they are, in order."""
     for start in range(0, len(data), VALIDATION_BATCH):
         part = data[start : start + VALIDATION_BATCH]
         yield Batch(augment.normalise(part.images), part.labels)
-
-
-def _shuffled(count: int, recipe: Recipe, generator: Generator) -> Tensor:
-    return torch.cat([torch.randperm(count, generator=generator) for _ in range(recipe.repeats)])
 
 
 def _full_batches(order: Tensor, recipe: Recipe) -> list[Tensor]:

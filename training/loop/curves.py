@@ -15,13 +15,16 @@ def draw_curves(rows: list[dict[str, Any]], recipe: Recipe, path: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     epochs = [row["epoch"] for row in rows]
-    left.plot(epochs, [row["loss"] for row in rows], color="tab:blue")
+    marker = "o" if len(rows) == 1 else "-"  # one epoch has no line
+    left.plot(epochs, [row["loss"] for row in rows], marker, color="tab:blue")
     left.set(xlabel="epoch", ylabel="training loss", title=recipe.name)
-    right.plot(epochs, [100 * row["score"] for row in rows], label="training, augmented", color="tab:blue")
+    right.plot(
+        epochs, [100 * row["score"] for row in rows], marker, label="training, augmented", color="tab:blue"
+    )
     held = [(row["epoch"], 100 * row["validation_score"]) for row in rows if "validation_score" in row]
     if held:
         weights = ", moving average" if recipe.ema_decay else ""
-        right.plot(*zip(*held, strict=True), label=f"held out{weights}", color="tab:orange")
+        right.plot(*zip(*held, strict=True), marker, label=f"held out{weights}", color="tab:orange")
     right.set(xlabel="epoch", ylabel=f"{SCORE_NAMES[recipe.network.task]} (%)")
     right.legend()
     for axes in (left, right):

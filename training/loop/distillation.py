@@ -1,37 +1,52 @@
 """Learning from a teacher's answers beside the labels (Hinton, Vinyals and Dean, 2015).
 
-The teacher is a finished run, most often of a larger network. It is asked once about every training image;
-its answers are then part of the data, so that a step costs what it costs without a teacher.
+The teacher is a finished run, most often of a larger network. In each step it answers about the very batch
+that the student sees, with the same shifts and flips: answers about the clean image would teach the student
+to undo its own augmentation (Beyer et al., *A good teacher is patient and consistent*, 2022).
 """
 
-import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quatserve.training.errors import UserError
-from quatserve.training.evaluation.labels import both_views
-from quatserve.training.loop.prediction import Predictor
+from quatserve.training.loop import compilation
 
 TEMPERATURE = 4.0  # of both answers: it brings out what a sure teacher thinks of the other classes
-LEAST = 1e-12  # a probability that may have been rounded to nothing
 
 
-def ask(teacher: Predictor, images: Tensor, *, progress: bool) -> Tensor:
-    """uint8 (N, 3, H, W) -> (N, classes): logarithms of its mean answer to an image and its mirror image."""
-    plain, mirrored = both_views(
-        teacher, np.ascontiguousarray(images.permute(0, 2, 3, 1)), title="teacher", progress=progress
-    )
-    answers = torch.from_numpy((plain + mirrored) / 2)
-    if not answers.isfinite().all():
-        raise UserError("the teacher's answers are not finite numbers: its run is damaged, train it again")
-    return answers.clamp_min(LEAST).log()
+class OnlineTeacher:
+    """Logits of a network that no longer learns, in bf16 where the device computes quicker in it."""
+
+    def __init__(self, network: nn.Module, device: torch.device, *, compiled: bool):
+        network = network.eval().requires_grad_(False).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._model = compilation.compiled(network) if compiled else network
+        self._device = device
+        self._bf16 = has_fast_bf16(device)
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=self._bf16):
+            return self._model(inputs).float()  # type: ignore[no-any-return]
+
+
+def has_fast_bf16(device: torch.device) -> bool:
+    """Whether the device multiplies in bf16; others emulate it, and fp32 is quicker there."""
+    if device.type == "cuda":
+        return bool(torch.cuda.is_bf16_supported(including_emulation=False))
+    return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
 def divergences(logits: Tensor, answers: Tensor) -> Tensor:
-    """One an image: how far our softened answer is from the teacher's, in nats.
+    """For each image, how far our softened answer is from the teacher's, in nats.
 
     Times the square of the temperature, so that gradients are as large as those of labels.
     """
     ours, theirs = ((x / TEMPERATURE).log_softmax(1) for x in (logits, answers))
     return TEMPERATURE**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(1)
+
+
+def check_answers(teacher: OnlineTeacher, inputs: Tensor) -> None:
+    """UserError unless the teacher answers in finite numbers."""
+    if not teacher(inputs).isfinite().all():
+        raise UserError("the teacher's answers are not finite numbers: its run is damaged, train it again")

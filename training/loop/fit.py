@@ -11,10 +11,10 @@ from torch import Tensor
 
 from quatserve.training.errors import UserError
 from quatserve.training.loop import run as runs
-from quatserve.training.loop.batches import CifarData, Data, read_data
+from quatserve.training.loop.batches import read_data
 from quatserve.training.loop.checkpoint import read_tensors, write_tensors
 from quatserve.training.loop.curves import draw_curves
-from quatserve.training.loop.prediction import predictor
+from quatserve.training.loop.distillation import OnlineTeacher
 from quatserve.training.loop.progress import EpochProgress
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.trainer import Trainer
@@ -37,14 +37,15 @@ def fit(
     """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
 
     It begins with random weights, or with those of the finished run `start`, as far as they fit. Where the
-    recipe distils, it learns from the answers of the finished run `teacher` as well.
+    recipe distils, it learns from the finished run `teacher` as well.
     """
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
+    _check_teacher(recipe, teacher)
     config = runs.new_config(recipe, seed, start, teacher)
     if resume:
-        config = _with_what_it_owes(config, run)
+        config = _with_its_start(config, run)
     ranks.first_does(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
@@ -55,35 +56,35 @@ def fit(
         if ranks.first:
             print(f"{run} is finished: its {recipe.epochs} epochs are done", file=sys.stderr)
         return
-    _check_start(config)
-    _check_teacher(config)
+    _check_classes(config)
     goes_on = resume and begun
     if not goes_on:
         _check_history(config)
     source = read_data(recipe, data)
-    trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks)
+    online = None if teacher is None else OnlineTeacher(runs.load_teacher(teacher), device, compiled=compiled)
+    trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks, teacher=online)
     rows = _restore(trainer, run) if goes_on else []
     if start is not None and not goes_on:
         _begin_with(trainer, start)
-    if teacher is not None and not goes_on:
-        ranks.first_does(lambda: _ask(teacher, source, device, compiled=compiled))
     ranks.first_does(lambda: _record(run, config))
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
         ranks.first_does(lambda: _save(trainer, run, rows))
-    ranks.first_does(
-        lambda: write_tensors(run / runs.CHECKPOINT, trainer.evaluated.state_dict(), _meaning(trainer, rows))
-    )
+    ranks.first_does(lambda: _finish(trainer, run, rows))
 
 
-def _with_what_it_owes(config: runs.RunConfig, run: Path) -> runs.RunConfig:
-    """Start and teacher of a run to be resumed need not be named again: what they gave is in its files."""
-    if not any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
+def _finish(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
+    weights: dict[str, Tensor] = trainer.evaluated.state_dict()
+    if trainer.recipe.checkpoint == "fp16":
+        weights = {name: tensor.half() for name, tensor in weights.items()}
+    write_tensors(run / runs.CHECKPOINT, weights, _meaning(trainer, rows))
+
+
+def _with_its_start(config: runs.RunConfig, run: Path) -> runs.RunConfig:
+    """The start of a run to be resumed need not be named again: what it gave is in the run's files."""
+    if config.start or not any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
         return config
-    before = runs.read_config(run)
-    return dataclasses.replace(
-        config, start=config.start or before.start, teacher=config.teacher or before.teacher
-    )
+    return dataclasses.replace(config, start=runs.read_config(run).start)
 
 
 def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
@@ -132,23 +133,17 @@ def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
     write_tensors(run / runs.STATE, trainer.state(), {"rows": rows, "step": trainer.step})
 
 
-def _check_start(config: runs.RunConfig) -> None:
-    if config.recipe.continues and config.start is None:
-        raise UserError(
-            f"{config.recipe.name} is a further cycle: --from RUN names the finished run whose weights it "
-            "begins with"
-        )
-
-
-def _check_teacher(config: runs.RunConfig) -> None:
-    recipe = config.recipe
-    if config.teacher is None:
-        if recipe.distil:
-            raise UserError(f"{recipe.name} learns from a teacher: --teacher RUN names a finished run")
-        return
-    if not recipe.distil:
+def _check_teacher(recipe: Recipe, teacher: Path | None) -> None:
+    if recipe.distil and teacher is None:
+        raise UserError(f"{recipe.name} learns from a teacher: --teacher RUN names a finished run")
+    if teacher is not None and not recipe.distil:
         raise UserError(f"{recipe.name} learns from no teacher: leave out --teacher, or take another recipe")
-    theirs = config.teacher.config.recipe
+
+
+def _check_classes(config: runs.RunConfig) -> None:
+    if config.teacher is None:
+        return
+    recipe, theirs = config.recipe, config.teacher.config.recipe
     if (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
         raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained for other classes")
 
@@ -183,13 +178,6 @@ def _begin_with(trainer: Trainer, start: Path) -> None:
     if theirs.head != ours.head:
         weights = {name: tensor for name, tensor in weights.items() if not name.startswith("head.")}
     trainer.begin_with(weights)
-
-
-def _ask(teacher: Path, data: Data, device: torch.device, *, compiled: bool) -> None:
-    """Add its answers to the data of the first rank; the others take them over with each epoch."""
-    assert isinstance(data, CifarData)  # no road recipe distils
-    network, _ = runs.load_network(teacher)
-    data.ask(predictor(network, device, compiled=compiled), progress=sys.stderr.isatty())
 
 
 def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:

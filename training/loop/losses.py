@@ -7,11 +7,6 @@ from torch.nn import functional as F
 from quatserve.training.data.kitti import IGNORED
 
 
-def classification_losses(logits: Tensor, labels: Tensor, smoothing: float) -> Tensor:
-    """One an image."""
-    return F.cross_entropy(logits, labels, label_smoothing=smoothing, reduction="none")
-
-
 def road_loss(logits: Tensor, targets: Tensor, entropy_weight: float = 1.0) -> Tensor:
     """Soft Dice loss plus binary cross-entropy, over valid pixels. logits (B, 1, H, W), targets (B, H, W)."""
     logits = logits[:, 0]
@@ -23,10 +18,10 @@ def road_loss(logits: Tensor, targets: Tensor, entropy_weight: float = 1.0) -> T
     return entropy_weight * entropy / valid.sum().clamp_min(1) + 1 - dice
 
 
-def wrong_and_total(logits: Tensor, labels: Tensor, weights: Tensor | None = None) -> Tensor:
-    """(2,): misclassified images, and images, or the sums of their weights. Their ratio is the error."""
-    weights = torch.ones(len(labels), device=labels.device) if weights is None else weights
-    return torch.stack([weights[logits.argmax(1) != labels].sum(), weights.sum()]).double()
+def wrong_and_total(logits: Tensor, labels: Tensor) -> Tensor:
+    """(2,): misclassified images, and images. Their ratio is the error."""
+    wrong = (logits.argmax(1) != labels).double()
+    return torch.stack([wrong.sum(), torch.ones_like(wrong).sum()])
 
 
 def disagreement_and_union(logits: Tensor, targets: Tensor) -> Tensor:

@@ -13,14 +13,14 @@ from torch import nn
 
 from quatserve.training.data.augment import normalise
 from quatserve.training.loop import compilation
-from quatserve.training.networks.residual import Network
+from quatserve.training.networks.build import AnyNetwork
 
 Images = NDArray[np.uint8]  # (B, H, W, 3), RGB
 Predictor = Callable[[Images], NDArray[Any]]
 """Images -> float32 (B, classes) probabilities, or uint8 (B, H, W) road maps, round(255 p)."""
 
 
-def predictor(network: Network, device: torch.device, *, compiled: bool = False) -> Predictor:
+def predictor(network: AnyNetwork, device: torch.device, *, compiled: bool = False) -> Predictor:
     """The network in evaluation mode on `device`, with normalisation and the last step built in."""
     model: nn.Module = network.eval().to(device)
     if compiled:

@@ -7,6 +7,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 SCORE_NAMES = {"classification": "error", "segmentation": "1 - IoU"}
+AUGMENTED = "on augmented training images"  # so nobody takes it for a test error
 
 
 class EpochProgress:
@@ -19,14 +20,14 @@ class EpochProgress:
 
     def update(self, images: int, of: int, loss: float, score: float) -> None:
         self.bar.total = of
-        self.bar.set_postfix_str(f"loss {loss:.3f}, {self.score_name} {score:.2%}", refresh=False)
+        self.bar.set_postfix_str(f"loss {loss:.3f}, {self.score_name} {score:.2%} (augmented)", refresh=False)
         self.bar.update(images - self.bar.n)
 
     def finish(self, row: dict[str, Any]) -> None:
         """The epoch in one line, which stays."""
         if not self.shown:
             return
-        line = f"{self.title}: loss {row['loss']:.4f}, {self.score_name} {row['score']:.2%}"
+        line = f"{self.title}: loss {row['loss']:.4f}, {self.score_name} {row['score']:.2%} {AUGMENTED}"
         if "validation_score" in row:
             line += f", held out {row['validation_score']:.2%}"
         tqdm.write(f"{line}, {row['images_per_second']:.0f} images/s", file=sys.stderr)

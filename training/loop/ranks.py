@@ -3,7 +3,7 @@
 import gc
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -44,14 +44,6 @@ class Ranks:
         if self.size > 1:
             distributed.all_gather_object(values, value)
         return all(other == value for other in values)
-
-    def take_over(self, tensors: Iterable[Tensor]) -> None:
-        """Give every rank the first one's values."""
-        if self.size > 1:
-            for tensor in tensors:
-                values = [tensor]
-                distributed.broadcast_object_list(values)
-                tensor.copy_(values[0])
 
     def first_does(self, action: Callable[[], None]) -> None:
         """The first rank acts while the others wait; what it cannot do, none goes on without."""

@@ -14,15 +14,17 @@ import json
 import platform
 import subprocess
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from quatserve.training.errors import UserError
 from quatserve.training.loop.checkpoint import read_tensors, write_bytes
-from quatserve.training.networks.residual import Network
+from quatserve.training.networks.build import AnyNetwork, build_network
 from quatserve.training.recipes.schema import Recipe, as_json, from_json
 
 CONFIG, METRICS, STATE = "config.json", "metrics.jsonl", "state.safetensors"
@@ -39,6 +41,7 @@ class RunConfig:
     imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
     start: "FinishedRun | None" = None  # whose weights it began with, where not with random ones
     teacher: "FinishedRun | None" = None  # whose answers it learned from, beside the labels
+    epochs_done: int | None = None  # where the weights are those of an unfinished run; not in config.json
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -150,7 +153,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
         "from": config.start and config.start.sha256,
         "teacher": config.teacher and config.teacher.sha256,
     }
-    return {name: value for name, value in fields.items() if name not in ("summary", "continues")}
+    return {name: value for name, value in fields.items() if name != "summary"}
 
 
 def read_metrics(run: Path) -> list[dict[str, Any]]:
@@ -162,24 +165,66 @@ def write_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
     write_bytes(run / METRICS, "".join(json.dumps(row) + "\n" for row in rows).encode())
 
 
-def load_network(run: Path, name: str = CHECKPOINT) -> tuple[Network, RunConfig]:
-    """The finished network of a run, in evaluation mode."""
+def load_network(run: Path, name: str = CHECKPOINT) -> tuple[AnyNetwork, RunConfig]:
+    """The network of a run in evaluation mode: finished, or its average so far (`epochs_done` says so)."""
     config = read_config(run)
+    if name == CHECKPOINT and not (run / CHECKPOINT).is_file() and (run / STATE).is_file():
+        return _load_unfinished(run, config)
     if not (run / name).is_file():
         never = name == BEST and not config.recipe.holdout
-        reason = "its recipe holds out nothing to choose them by" if never else "the run is not finished"
+        reason = "its recipe holds out nothing to choose them by" if never else "no epoch of the run is done"
         raise UserError(f"{run / name} is missing: {reason}")
     tensors, meaning = read_tensors(run / name)
-    network = Network(config.recipe.network)
-    try:
+    with _this_version(run / name):
         trained = dataclasses.replace(config, recipe=from_json(meaning["recipe"]), seed=meaning["seed"])
         if changed := differences(config, trained):
             raise UserError(f"{run / name} is of another configuration than {CONFIG} ({'; '.join(changed)})")
-        network.load_state_dict(tensors)
+        return _with_weights(config, tensors), config
+
+
+def _load_unfinished(run: Path, config: RunConfig) -> tuple[AnyNetwork, RunConfig]:
+    tensors, meaning = read_tensors(run / STATE)
+    prefix = "average." if config.recipe.ema_decay else "network."
+    weights = {key.removeprefix(prefix): t for key, t in tensors.items() if key.startswith(prefix)}
+    with _this_version(run / STATE):
+        done = meaning["rows"][-1]["epoch"]
+        return _with_weights(config, weights), dataclasses.replace(config, epochs_done=done)
+
+
+def _with_weights(config: RunConfig, weights: dict[str, Tensor]) -> AnyNetwork:
+    network = build_network(config.recipe.network)
+    network.load_state_dict(weights)
+    return network.eval()
+
+
+@contextmanager
+def _this_version(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (RuntimeError, ValueError, KeyError, TypeError) as error:
         reason = " ".join(str(error).split())
-        raise UserError(f"{run / name} is not a network of this version ({reason})") from error
-    return network.eval(), config
+        raise UserError(f"{path} is not a network of this version ({reason})") from error
+
+
+def load_teacher(run: Path) -> AnyNetwork:
+    """The network of a finished run, whose numbers are all finite."""
+    network, _ = load_network(run)
+    for name, tensor in network.state_dict().items():
+        if not tensor.isfinite().all():
+            raise UserError(f"{run}: {name} holds numbers that are not finite: the teacher is damaged")
+    return network
+
+
+def find_teacher(recipe: Recipe) -> Path:
+    """The run of the recipe that teaches `recipe`: in `runs/` here, or in that of this clone."""
+    places = [Path("runs", recipe.teacher), Path(__file__).resolve().parents[2] / "runs" / recipe.teacher]
+    for place in places:
+        if (place / CHECKPOINT).is_file():
+            return place
+    raise UserError(
+        f"{recipe.name} learns from a run of {recipe.teacher}, and {places[0]} holds none: name one with "
+        f"--teacher, or train it: quatserve fit {recipe.teacher} --data DIR --out {places[0]}"
+    )
 
 
 def current_commit() -> str:

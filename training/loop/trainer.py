@@ -11,11 +11,12 @@ from torch.nn.parallel import DistributedDataParallel
 
 from quatserve.training.errors import UserError
 from quatserve.training.loop import compilation
-from quatserve.training.loop.average import Average
+from quatserve.training.loop.average import moving_average
 from quatserve.training.loop.batches import Batch, Data
+from quatserve.training.loop.distillation import OnlineTeacher
 from quatserve.training.loop.muon import Muon, hypercomplex_convolutions
 from quatserve.training.loop.ranks import Ranks
-from quatserve.training.networks.residual import Network
+from quatserve.training.networks.build import AnyNetwork, build_network
 from quatserve.training.recipes.schema import Recipe
 
 CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for the device
@@ -26,17 +27,26 @@ class Trainer:
     """Network, moving average and optimiser of a run; `state` and `restore` carry all three."""
 
     def __init__(
-        self, recipe: Recipe, seed: int, data: Data, device: torch.device, *, compiled: bool, ranks: Ranks
+        self,
+        recipe: Recipe,
+        seed: int,
+        data: Data,
+        device: torch.device,
+        *,
+        compiled: bool,
+        ranks: Ranks,
+        teacher: OnlineTeacher | None = None,
     ):
         self.recipe, self.seed, self.data, self.device, self.ranks = recipe, seed, data, device, ranks
+        self.teacher = teacher
         torch.manual_seed(seed)
-        self.network = Network(recipe.network).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.average = Average(self.network, recipe.ema_decay) if recipe.ema_decay else None
+        self.network: AnyNetwork = build_network(recipe.network).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.average = moving_average(self.network, recipe.ema_decay) if recipe.ema_decay else None
         convolutions = hypercomplex_convolutions(self.network) if recipe.kernel_rate else []
         self._kernels = {convolution.weight for convolution in convolutions}
         self.muon = Muon(convolutions, momentum=recipe.momentum) if convolutions else None
         self.sgd = torch.optim.SGD(
-            parameter_groups(self.network, recipe.weight_decay, self._kernels),
+            parameter_groups(self.network, recipe, self._kernels),
             lr=0.0,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
@@ -54,46 +64,56 @@ class Trainer:
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
         """Train on one pass of the data; images, mean loss and score (error, or 1 - IoU), last rate."""
         self.network.train()
-        self.ranks.take_over(self.data.state().values())  # losses rounded otherwise would draw other batches
         steps, batches = self.data.epoch(epoch, self.seed)
         images, score = steps * self.recipe.batch_size, torch.zeros(2, dtype=torch.double, device=self.device)
         losses: list[Tensor] = []
+        clipped: list[Tensor] = []
         rates: list[float] = []
         for i, batch in enumerate(batches):
             rates.append(self.recipe.schedule.rate(epoch + i / steps, self.recipe.epochs))
-            loss, batch_score = self._train_step(batch, rates[-1])
+            loss, batch_score, norm = self._train_step(batch, rates[-1])
             losses.append(loss)
+            clipped.append(norm > self.recipe.clip_norm)
             score += batch_score
             if (i + 1) % CHECK_EVERY == 0 or i + 1 == steps:
                 mean = self._mean_finite(losses, rates)
                 progress((i + 1) * self.recipe.batch_size, images, mean, _ratio(score))
         mean = self._mean_finite(losses, rates)
-        return {"images": images, "loss": mean, "score": _ratio(score), "rate": rates[-1]}
+        return {
+            "images": images,
+            "loss": mean,
+            "score": _ratio(score),
+            "rate": rates[-1],
+            "clipped": torch.stack(clipped).float().mean().item(),
+        }
 
-    def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor]:
-        """One step on a whole batch: its loss and score, the same on every rank."""
+    def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor, Tensor]:
+        """One step on a whole batch: its loss, score and norm of the gradient, the same on every rank."""
         batch = on_device(batch._replace(inputs=self.ranks.share(batch.inputs)), self.device)
+        if self.teacher:
+            batch = batch._replace(answers=self.ranks.whole(self.teacher(batch.inputs)))
         self.network.zero_grad(set_to_none=True)
         with torch.autocast(self.device.type, torch.bfloat16, enabled=self.recipe.precision == "bf16"):
             output = self._model(batch.inputs)
         logits = self.ranks.whole(output.float())
         loss = self.data.loss(logits, batch)
         (loss * self.ranks.size).backward()  # DistributedDataParallel divides by it
-        self._update(rate)
+        norm = self._update(rate)
         self.step += 1
         if self.average:
-            self.average.update(self.step)
-        return loss.detach(), self.data.score(logits.detach(), batch)
+            self.average.update_parameters(self.network)
+        return loss.detach(), self.data.score(logits.detach(), batch), norm
 
-    def _update(self, rate: float) -> None:
+    def _update(self, rate: float) -> Tensor:
         for group in self.sgd.param_groups:
             group["lr"] = rate
         moved = [parameter for group in self.sgd.param_groups for parameter in group["params"]]
-        torch.nn.utils.clip_grad_norm_(moved, self.recipe.clip_norm)
+        norm = torch.nn.utils.clip_grad_norm_(moved, self.recipe.clip_norm)
         self.sgd.step()
         if self.muon:
             self.muon.param_groups[0]["lr"] = rate * self.recipe.kernel_rate
             self.muon.step()
+        return norm
 
     def _mean_finite(self, losses: list[Tensor], rates: list[float]) -> float:
         values = torch.stack(losses)
@@ -107,9 +127,9 @@ class Trainer:
         return float(values.mean())
 
     @property
-    def evaluated(self) -> Network:
+    def evaluated(self) -> AnyNetwork:
         """The weights that are scored and shipped."""
-        return self.average.network if self.average else self.network  # type: ignore[return-value]
+        return self.average.module if self.average else self.network  # type: ignore[return-value]
 
     def validate(self) -> float | None:
         """Score on the held-out split, where there is one."""
@@ -119,18 +139,18 @@ class Trainer:
     def state(self) -> dict[str, Tensor]:
         tensors = {f"network.{name}": value for name, value in self.network.state_dict().items()}
         if self.average:
-            tensors |= {f"average.{name}": value for name, value in self.average.network.state_dict().items()}
+            tensors |= {f"average.{name}": value for name, value in self.average.module.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             state = self._optimiser_of(parameter).state
             if parameter in state:
                 tensors[f"momentum.{name}"] = state[parameter]["momentum_buffer"]
-        return tensors | {f"data.{name}": value for name, value in self.data.state().items()}
+        return tensors
 
     def begin_with(self, weights: dict[str, Tensor]) -> None:
         """Weights of another run in place of random ones, which stay where it has none."""
         self.network.load_state_dict(self.network.state_dict() | weights)
         if self.average:
-            self.average.network.load_state_dict(self.network.state_dict())
+            self.average.module.load_state_dict(self.network.state_dict())
 
     def restore(self, tensors: dict[str, Tensor], step: int) -> None:
         def part(prefix: str) -> dict[str, Tensor]:
@@ -138,13 +158,12 @@ class Trainer:
 
         self.network.load_state_dict(part("network."))
         if self.average:
-            self.average.network.load_state_dict(part("average."))
+            self.average.module.load_state_dict(part("average."))
+            self.average.n_averaged.fill_(step)
         parameters = dict(self.network.named_parameters())
         for name, saved in part("momentum.").items():
             buffer: Any = torch.empty_like(parameters[name]).copy_(saved)  # in the parameter's memory layout
             self._optimiser_of(parameters[name]).state[parameters[name]]["momentum_buffer"] = buffer
-        for name, value in self.data.state().items():
-            value.copy_(tensors[f"data.{name}"])
         self.step = step
 
     def _optimiser_of(self, parameter: nn.Parameter) -> torch.optim.Optimizer:
@@ -152,13 +171,15 @@ class Trainer:
 
 
 def parameter_groups(
-    network: nn.Module, weight_decay: float, without: Container[nn.Parameter] = ()
+    network: nn.Module, recipe: Recipe, without: Container[nn.Parameter] = ()
 ) -> list[dict[str, Any]]:
-    """Decay on kernels; none on gamma, beta and biases."""
-    named = [(name, p) for name, p in network.named_parameters() if p not in without]
-    kernels = [p for name, p in named if name.endswith("weight")]
-    others = [p for name, p in named if not name.endswith("weight")]
-    return [{"params": kernels, "weight_decay": weight_decay}, {"params": others, "weight_decay": 0.0}]
+    """Kernels and gamma with their decay, beta and biases with none."""
+    decays = {"weight": recipe.weight_decay, "gamma": recipe.gamma_decay}
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in network.named_parameters():
+        if parameter not in without:
+            groups.setdefault(decays.get(name.rpartition(".")[2], 0.0), []).append(parameter)
+    return [{"params": members, "weight_decay": decay} for decay, members in groups.items()]
 
 
 @torch.no_grad()
@@ -178,13 +199,7 @@ def score_of(
 
 
 def on_device(batch: Batch, device: torch.device) -> Batch:
-    """What the network and its loss compute with; `which` stays on the CPU."""
-    there = {
-        name: part.to(device, non_blocking=True)
-        for name, part in batch._asdict().items()
-        if name != "which" and part is not None
-    }
-    return batch._replace(**there)
+    return Batch(*(None if part is None else part.to(device, non_blocking=True) for part in batch))  # type: ignore[arg-type]
 
 
 def _ratio(score: Tensor) -> float:

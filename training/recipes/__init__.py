@@ -14,12 +14,8 @@ def _all() -> dict[str, Callable[[], Recipe]]:
     sets: tuple[tuple[Dataset, int], ...] = (("cifar10", 10), ("cifar100", 100))
     kinds = [(dataset, classes, deep) for dataset, classes in sets for deep in (False, True)]
     builders: list[Callable[[], Recipe]] = [
-        *(partial(cifar.fast, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
-        partial(cifar.fast, "quaternion", "cifar10", 10, holdout=5_000),
-        cifar.wide,
-        cifar.second,
-        cifar.third,
-        cifar.taught,
+        *(partial(cifar.taught, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
+        *(partial(cifar.teacher, *dataset) for dataset in sets),
         *(partial(road.fast, algebra) for algebra in ours),
         *(partial(paper.cifar, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in theirs),
         *(partial(paper.road, algebra) for algebra in theirs),

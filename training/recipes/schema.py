@@ -5,7 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from quatserve.training.networks.residual import NetworkConfig
+from quatserve.training.networks.teacher import TeacherConfig
 from quatserve.training.recipes.schedule import OneCycle, Schedule, Steps
+
+# Fields of recipes of the past, which may stand in the config.json of a run.
+RETIRED = {"label_smoothing", "repeats", "prune", "continues"}
 
 Dataset = Literal["cifar10", "cifar100", "kitti-road"]
 
@@ -13,9 +17,6 @@ Dataset = Literal["cifar10", "cifar100", "kitti-road"]
 @dataclass(frozen=True, kw_only=True)
 class Augmentation:
     shift_pixels: int = 4  # classification: how far the crop's centre moves
-    crops: tuple[tuple[float, int], ...] = (
-        (0.0, 32),
-    )  # classification: (from this part of the run on, side)
     flip: Literal["none", "random", "alternate"] = "alternate"
     erase: float = 0.0  # classification: the side of a square that is blotted out, as a part of the crop's
     sizes: tuple[tuple[float, float], ...] = (
@@ -27,19 +28,14 @@ class Augmentation:
     shadow: float = 0.0  # segmentation: the most light that a shadow across a frame takes
 
     def __post_init__(self) -> None:
-        for name in ("crops", "sizes"):
-            starts = [start for start, _ in getattr(self, name)]
-            if not starts or starts[0] != 0 or starts != sorted(set(starts)):
-                raise ValueError(f"{name} must start at 0 and rise, not {starts}")
+        starts = [start for start, _ in self.sizes]
+        if not starts or starts[0] != 0 or starts != sorted(set(starts)):
+            raise ValueError(f"sizes must start at 0 and rise, not {starts}")
         if not all(0 < size <= 1 for _, size in self.sizes):
             raise ValueError(f"sizes are parts of the recipe's, within (0, 1], not {self.sizes}")
         for name in ("erase", "shadow"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} {getattr(self, name)} must lie within [0, 1)")
-
-    def side(self, progress: float) -> int:
-        """The side of the crop when `progress` of the run is done."""
-        return next(side for start, side in reversed(self.crops) if progress >= start)
 
     def size(self, progress: float) -> float:
         """The size of a road network's input when `progress` of the run is done."""
@@ -53,41 +49,42 @@ class Recipe:
     name: str
     summary: str
     dataset: Dataset
-    network: NetworkConfig
+    network: NetworkConfig | TeacherConfig
     epochs: int
     batch_size: int
     schedule: Schedule
-    weight_decay: float  # on kernels that SGD moves, never on gamma, beta or biases
+    weight_decay: float  # of kernels that SGD moves; never of beta and biases
+    gamma_decay: float = 0.0  # of the norms' gamma, which nothing else keeps from growing
     kernel_rate: float = 0.0  # > 0: hypercomplex kernels take orthogonal steps of this times the rate (Muon)
     augmentation: Augmentation = field(default_factory=Augmentation)
-    label_smoothing: float = 0.0
     entropy_weight: float = 1.0  # segmentation: of cross-entropy, which is added to the soft Dice loss
     momentum: float = 0.9  # Nesterov's
     clip_norm: float = 1.0
     ema_decay: float = 0.999  # 0 keeps the last weights instead
     holdout: int = 0  # classification: last images of the training set; segmentation: of each category
-    repeats: int = 1  # how often an epoch visits each training image
     distil: float = 0.0  # classification: the share of the loss that a teacher's answers have
+    teacher: str = ""  # the recipe whose run in `runs/` teaches this one, unless --teacher names another
     precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
-    prune: float = 0.0  # classification: the share of easy images that an epoch leaves out (pruning.py)
-    continues: bool = False  # a further cycle: it begins with what another run has trained (--from)
+    checkpoint: Literal["fp32", "fp16"] = "fp32"  # of the final weights on disk
     height: int = 32
     width: int = 32
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "clip_norm", "height", "width", "repeats"):
+        for name in ("epochs", "batch_size", "clip_norm", "height", "width"):
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
-        if not (0 <= self.ema_decay < 1 and 0 <= self.label_smoothing < 1 and 0 <= self.momentum < 1):
-            raise ValueError("ema_decay, label_smoothing and momentum must lie within [0, 1)")
-        if not 0 <= self.prune < 1 or (self.prune and (self.repeats > 1 or self.dataset == "kitti-road")):
-            raise ValueError("prune must lie within [0, 1), and goes with CIFAR and one visit an epoch")
-        if min(self.weight_decay, self.kernel_rate, self.holdout, self.entropy_weight) < 0:
-            raise ValueError("weight_decay, kernel_rate, holdout and entropy_weight must not be negative")
+        if not (0 <= self.ema_decay < 1 and 0 <= self.momentum < 1):
+            raise ValueError("ema_decay and momentum must lie within [0, 1)")
+        for name in ("weight_decay", "gamma_decay", "kernel_rate", "holdout", "entropy_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must not be negative")
         if not 0 <= self.distil <= 1 or (self.distil and self.dataset == "kitti-road"):
             raise ValueError("distil must lie within [0, 1], and goes with CIFAR")
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision {self.precision!r} must be fp32 or bf16")
+        if self.precision not in ("fp32", "bf16") or self.checkpoint not in ("fp32", "fp16"):
+            raise ValueError(
+                f"precision {self.precision!r} must be fp32 or bf16, and checkpoint {self.checkpoint!r} "
+                "fp32 or fp16"
+            )
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
 
@@ -104,20 +101,27 @@ def as_json(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Recipe:
-    fields = dict(data)
+    """A recipe from plain data; what older versions said and this one has no use for is left out."""
+    fields = {name: value for name, value in data.items() if name not in RETIRED}
     augmentation = dict(fields.pop("augmentation"))
-    augmentation["crops"] = tuple((float(start), int(side)) for start, side in augmentation["crops"])
+    augmentation.pop("crops", None)
     if "sizes" in augmentation:  # older runs have none
         augmentation["sizes"] = tuple((float(start), float(size)) for start, size in augmentation["sizes"])
     schedule = dict(fields.pop("schedule"))
     kind = {"OneCycle": OneCycle, "Steps": Steps}[schedule.pop("kind")]
     if "rates" in schedule:
         schedule["rates"] = tuple((int(start), float(rate)) for start, rate in schedule["rates"])
-    network = dict(fields.pop("network"))
-    network["dilations"] = tuple(network["dilations"])
+    network = _network(fields.pop("network"))
     return Recipe(
         **fields,
         schedule=kind(**schedule),
-        network=NetworkConfig(**network),
+        network=network,
         augmentation=Augmentation(**augmentation),
     )
+
+
+def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
+    }
+    return TeacherConfig(**fields) if "kind" in fields else NetworkConfig(**fields)
