@@ -33,7 +33,9 @@ def trained(recipe: Recipe, data: Path, run: Path) -> Network:
     """The network of a run of two steps, as anybody would load it."""
     device = torch.device("cpu")
     fit(recipe, data, run, seed=0, device=device, compiled=False, resume=False, ranks=Ranks())
-    return load_network(run)[0]
+    network, _ = load_network(run)
+    assert isinstance(network, Network)
+    return network
 
 
 def exported(run: Path, data: Path, out: Path) -> None:
@@ -92,7 +94,7 @@ def test_classify_answers_with_the_trained_network(
 def test_segment_answers_with_the_trained_network(tmp_path: Path) -> None:
     data, run = tmp_path / "data", tmp_path / "run"
     write_frames(data)
-    recipe = dataclasses.replace(road_recipe(), epochs=1, batch_size=3, repeats=1)  # 6 frames: two steps
+    recipe = dataclasses.replace(road_recipe(), epochs=1, batch_size=3)  # 6 frames: two steps
     network = trained(recipe, data, run)
     exported(run, data, tmp_path / "models" / "tiny-road" / "1")
     picture = noise(40, 12, 5)

@@ -165,11 +165,10 @@ def _teacher(config: RunConfig) -> str:
     if not config.teacher:
         return ""
     share = f"{100 * config.recipe.distil:g} %"
-    network = config.teacher.config.recipe.network
+    algebra = config.teacher.config.recipe.network.algebra
     return (
-        f"\nFor {share} of its loss it learned not from labels but from what another run's network, "
-        f"{network.algebra}\nof width {network.width}, answers about the training images\n"
-        f"({taught_by(config)})."
+        f"\nFor {share} of its loss it learned not from labels but from what another run's {algebra} network "
+        f"answers about the training images\n({taught_by(config)})."
     )
 
 
@@ -225,8 +224,8 @@ def _shown(metric: Metric | None) -> str:
 def _paper(model: Description, recipe: Recipe) -> str:
     if model.task is Task.SEGMENTATION:
         return ROAD_PAPER
-    errors = PAPER_ERRORS.get((recipe.dataset, recipe.network.depth), {})
-    if model.algebra not in errors or recipe.network.width != PAPER_WIDTH:
+    errors = PAPER_ERRORS.get((recipe.dataset, recipe.paper_network.depth), {})
+    if model.algebra not in errors or recipe.paper_network.width != PAPER_WIDTH:
         return "The paper has no network like this one to compare with."
     listed = ", ".join(f"{algebra} {error:.2f} %" for algebra, error in errors.items())
     return f"The paper, after 200 epochs, for networks of this width and depth: {listed}."

@@ -94,7 +94,7 @@ def multiply_accumulates(folded: FoldedNetwork, height: int, width: int) -> int:
 
 
 def _summary(recipe: Recipe, splits: Splits) -> str:
-    kind = DEPTHS.get(recipe.network.depth, f"depth-{recipe.network.depth}")
+    kind = DEPTHS.get(recipe.paper_network.depth, f"depth-{recipe.paper_network.depth}")
     network = f"{kind} {recipe.network.algebra} network"
     if recipe.dataset == "kitti-road":
         return f"Finds the road in a photo: {network} trained on {splits.dataset}"
@@ -102,7 +102,7 @@ def _summary(recipe: Recipe, splits: Splits) -> str:
 
 
 def _network(recipe: Recipe) -> str:
-    config = recipe.network
+    config = recipe.paper_network
     parts = [
         f"residual, depth {config.depth}, width {config.width}",
         f"{config.encoding} components",

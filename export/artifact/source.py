@@ -18,6 +18,8 @@ def read_run(run: Path) -> tuple[Network, RunConfig]:
             f"{' --teacher RUN' * bool(config.teacher)} --resume` continues it"
         )
     network, config = load_network(run)
+    if not isinstance(network, Network):
+        raise UserError(f"{run} holds a teacher: its students are what is served")
     check_finite(network)
     return network, config
 

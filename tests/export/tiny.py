@@ -53,7 +53,7 @@ def classifier_recipe(**changes: object) -> Recipe:
 
 def write_run(run: Path, recipe: Recipe, seed: int = 0) -> Network:
     """A finished run directory around a randomised network."""
-    network = randomised(recipe.network, seed)
+    network = randomised(recipe.paper_network, seed)
     run.mkdir(parents=True)
     write_config(run, new_config(recipe, seed))
     meaning = {"recipe": as_json(recipe), "seed": seed, "epoch": recipe.epochs}

@@ -30,7 +30,7 @@ from quatserve.training.loop import batches, run
 from quatserve.training.loop.batches import Batch, Epoch
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.recipes.schedule import OneCycle
-from quatserve.training.recipes.schema import Augmentation, Recipe
+from quatserve.training.recipes.schema import Recipe
 from tests.training.tiny_data import road_recipe, write_cifar, write_frames
 
 TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "test": 4})  # 45 images
@@ -48,7 +48,6 @@ def tiny_recipes() -> dict[str, Recipe]:
         schedule=OneCycle(peak=0.01),  # gentle: rounding must not grow into another run
         weight_decay=1e-4,
         kernel_rate=0.06,
-        augmentation=Augmentation(crops=((0.0, 24), (0.5, 32))),  # it grows within the second epoch
         ema_decay=0.9,
         holdout=5,
     )

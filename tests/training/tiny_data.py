@@ -70,7 +70,7 @@ def small_road_network(*, width: int = 8, whiten: bool = True) -> NetworkConfig:
 def write_run(run: Path, recipe: Recipe, *, seed: int = 0) -> Network:
     """A run directory like that of `fit`, around an untrained network."""
     torch.manual_seed(seed)
-    network = Network(recipe.network).eval()
+    network = Network(recipe.paper_network).eval()
     run.mkdir(parents=True, exist_ok=True)
     write_config(run, new_config(recipe, seed))
     meaning = {"recipe": as_json(recipe), "seed": seed, "epoch": recipe.epochs}

@@ -10,7 +10,6 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 from quatserve.training.errors import UserError
-from quatserve.training.loop.batches import Epoch
 from quatserve.training.loop.losses import road_loss
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.trainer import Trainer
@@ -76,28 +75,6 @@ def spoiled_epoch(ranks: Ranks) -> str:
     return complaint(lambda: trainer.train_epoch(0, lambda *_: None))
 
 
-class Remembering(Noise):
-    """Data whose next epoch depends on what this rank remembers."""
-
-    def __init__(self, remembered: float):
-        super().__init__()
-        self.losses, self.drawn_by = torch.full((3,), remembered), torch.empty(0)
-
-    def epoch(self, number: int, seed: int) -> Epoch:
-        self.drawn_by = self.losses.clone()
-        return super().epoch(number, seed)
-
-    def state(self) -> dict[str, Tensor]:
-        return {"losses": self.losses}
-
-
-def remembered(ranks: Ranks) -> Results:
-    """What an epoch was drawn by, where each rank remembers something else."""
-    data = Remembering(1.0 + ranks.rank)
-    Trainer(RECIPE, 0, data, torch.device("cpu"), compiled=False, ranks=ranks).train_epoch(0, lambda *_: None)
-    return {"losses": data.drawn_by}
-
-
 def full_disk() -> None:
     raise UserError("the disk is full")
 
@@ -113,7 +90,6 @@ def run_rank(rank: int, folder: str) -> None:
             results[f"{algebra} {whiten}"] = normalisation(algebra, whiten=whiten, part=SHARES[rank])
     for task in ("classification", "segmentation"):
         results[task] = network_step(task, ranks)
-    results["remembered"] = remembered(ranks)
     words = {"nan": spoiled_epoch(ranks), "full disk": complaint(lambda: ranks.first_does(full_disk))}
     torch.save((results, words), Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()

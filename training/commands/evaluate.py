@@ -1,4 +1,4 @@
-"""Measure the finished network of a run.
+"""Measure the network of a run; of an unfinished one, its average so far.
 
 Classification: the error on the test set, with and without averaging over mirror images, and the picture
 confusion.png. Road: IoU, soft Dice and the figures of the KITTI benchmark, pooled over all valid pixels, at
@@ -72,6 +72,8 @@ def _lines(report: dict[str, Any]) -> list[str]:
     """A report for people."""
     scores = report["scores"]
     title = f"{report['recipe']} on {report['dataset']}, {report['split']}"
+    if unfinished := report.get("unfinished"):
+        title += f", unfinished: {unfinished['epochs_done']} of {unfinished['epochs']} epochs"
     if "error" in scores:
         return [
             f"{title}: {scores['images']:,} images",

@@ -38,6 +38,8 @@ def evaluate_run(
     else:
         found = _evaluate_labels(run, predict, recipe, data, split, progress)
     report = {"recipe": recipe.name, "dataset": recipe.dataset, "weights": weights, **found}
+    if config.epochs_done is not None:
+        report["unfinished"] = {"epochs_done": config.epochs_done, "epochs": recipe.epochs}
     write_bytes(run / EVALUATION, (json.dumps(report, indent=2) + "\n").encode())
     return report
 

@@ -46,7 +46,9 @@ class Trainer:
         self._kernels = {convolution.weight for convolution in convolutions}
         self.muon = Muon(convolutions, momentum=recipe.momentum) if convolutions else None
         self.sgd = torch.optim.SGD(
-            parameter_groups(self.network, recipe, self._kernels),
+            parameter_groups(
+                self.network, recipe.weight_decay, self._kernels, gamma_decay=recipe.gamma_decay
+            ),
             lr=0.0,
             momentum=recipe.momentum,
             nesterov=recipe.momentum > 0,
@@ -171,10 +173,14 @@ class Trainer:
 
 
 def parameter_groups(
-    network: nn.Module, recipe: Recipe, without: Container[nn.Parameter] = ()
+    network: nn.Module,
+    weight_decay: float,
+    without: Container[nn.Parameter] = (),
+    *,
+    gamma_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Kernels and gamma with their decay, beta and biases with none."""
-    decays = {"weight": recipe.weight_decay, "gamma": recipe.gamma_decay}
+    decays = {"weight": weight_decay, "gamma": gamma_decay}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
         if parameter not in without:

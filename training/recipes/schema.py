@@ -80,13 +80,19 @@ class Recipe:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must not be negative")
         if not 0 <= self.distil <= 1 or (self.distil and self.dataset == "kitti-road"):
             raise ValueError("distil must lie within [0, 1], and goes with CIFAR")
-        if self.precision not in ("fp32", "bf16") or self.checkpoint not in ("fp32", "fp16"):
-            raise ValueError(
-                f"precision {self.precision!r} must be fp32 or bf16, and checkpoint {self.checkpoint!r} "
-                "fp32 or fp16"
-            )
+        if self.precision not in ("fp32", "bf16"):
+            raise ValueError(f"precision {self.precision!r} must be fp32 or bf16")
+        if self.checkpoint not in ("fp32", "fp16"):
+            raise ValueError(f"checkpoint {self.checkpoint!r} must be fp32 or fp16")
         if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
+
+    @property
+    def paper_network(self) -> NetworkConfig:
+        """One of the paper's networks, which all recipes train but those of teachers."""
+        if not isinstance(self.network, NetworkConfig):
+            raise TypeError(f"{self.name} trains a teacher, not one of the paper's networks")
+        return self.network
 
 
 def named(*parts: str) -> str:

@@ -245,7 +245,7 @@ def test_card_and_description_name_the_teacher(tmp_path: Path, monkeypatch: pyte
     place = classifier_place(tmp_path, monkeypatch)
     config = read_config(place.run)
     road = FinishedRun(RunConfig(road_recipe(name="road", epochs=7), 3, "abc", {}), "5678")
-    network = dataclasses.replace(config.recipe.network, algebra="real", width=20)
+    network = dataclasses.replace(config.recipe.paper_network, algebra="real", width=20)
     named = dataclasses.replace(config.recipe, name="wide", network=network)
     wide = FinishedRun(RunConfig(named, 4, "def", {}, start=road), "90ab")
     recipe = dataclasses.replace(config.recipe, distil=0.9)
@@ -261,8 +261,8 @@ def test_card_and_description_name_the_teacher(tmp_path: Path, monkeypatch: pyte
     assert read_description(place.out).training == training
     assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = " ".join((place.out / "README.md").read_text().split())
-    assert "For 90 % of its loss it learned not from labels but from what another run's network, real" in card
-    assert f"of width 20, answers about the training images ({training.teacher})." in card
+    assert "For 90 % of its loss it learned not from labels but from what another run's real network" in card
+    assert f"answers about the training images ({training.teacher})." in card
     later = RunConfig(recipe, 0, "fed", {}, start=FinishedRun(read_config(place.run), ""))
     assert begun_with(later).endswith(f" (taught by {training.teacher})")
 

@@ -59,13 +59,13 @@ def test_an_unknown_recipe(capsys: pytest.CaptureFixture[str], tmp_path: Path) -
 
 @pytest.mark.parametrize("epochs", ["-3", "0", "two", "1.5"])
 def test_impossible_epochs(capsys: pytest.CaptureFixture[str], epochs: str) -> None:
-    error = refused(capsys, "fit", "cifar10-real", "--data", "d", "--out", "o", f"--epochs={epochs}")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", "d", "--out", "o", f"--epochs={epochs}")
     assert f"--epochs: '{epochs}' is not a whole number from 1" in error
 
 
 @pytest.mark.parametrize("seed", ["-1", "--5", "2147483648", "abc", "", "1e3"])
 def test_an_impossible_seed(capsys: pytest.CaptureFixture[str], seed: str) -> None:
-    error = refused(capsys, "fit", "cifar10-real", "--data", "d", "--out", "o", f"--seed={seed}")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", "d", "--out", "o", f"--seed={seed}")
     assert f"--seed: '{seed}' is not a whole number from 0 to 2,147,483,647" in error
 
 
@@ -76,13 +76,13 @@ def test_an_impossible_threshold(capsys: pytest.CaptureFixture[str], threshold: 
 
 
 def test_a_forgotten_argument_names_the_help(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "fit", "cifar10-real", "--out", "o")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--out", "o")
     assert "required: --data" in error
     assert "quatserve fit --help" in error
 
 
 def test_a_shortened_flag_is_not_guessed_at(capsys: pytest.CaptureFixture[str]) -> None:
-    error = refused(capsys, "fit", "cifar10-real", "--data", "d", "--out", "o", "--epoch", "3")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", "d", "--out", "o", "--epoch", "3")
     assert "unrecognized arguments: --epoch 3" in error
 
 
@@ -93,19 +93,19 @@ def test_compiling_without_a_compiler_or_its_headers(
     monkeypatch.setenv("CXX", sys.executable if "Python.h" in missing else "no-such-compiler")
     monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path))
     run = tmp_path / "run"
-    error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", run, "--compile", "on")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", tmp_path, "--out", run, "--compile", "on")
     assert f"--compile on: no {missing} found; install it, or use --compile off" in error
     assert not run.exists()
 
 
 def test_missing_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
     assert f"{tmp_path / CIFAR10.folder / 'data_batch_1.bin'} is missing" in error
 
 
 def test_truncated_data(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_cifar(tmp_path, dataclasses.replace(CIFAR10, records_per_file={"train": 2, "test": 2}))
-    error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
+    error = refused(capsys, "fit", "paper-cifar10-real", "--data", tmp_path, "--out", tmp_path / "run")
     assert "data_batch_1.bin has 6,146 bytes where 30,730,000 are expected" in error
 
 
@@ -148,18 +148,11 @@ def test_a_directory_that_is_no_run(capsys: pytest.CaptureFixture[str], tmp_path
     assert "config.json is not a configuration of this version" in error
 
 
-def test_a_run_that_has_not_ended(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_a_run_without_a_finished_epoch(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write_run(tmp_path, road_recipe())
     (tmp_path / "checkpoint.safetensors").unlink()
     error = refused(capsys, "evaluate", tmp_path, "--data", tmp_path)
-    assert f"{tmp_path / 'checkpoint.safetensors'} is missing: the run is not finished" in error
-
-
-def test_a_further_cycle_with_nothing_to_go_on_from(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
-    error = refused(capsys, "fit", "cifar10-quaternion-second", "--data", tmp_path, "--out", tmp_path / "run")
-    assert "cifar10-quaternion-second is a further cycle: --from RUN names" in error
+    assert f"{tmp_path / 'checkpoint.safetensors'} is missing: no epoch of the run is done" in error
 
 
 def test_the_best_weights_of_a_recipe_that_holds_out_nothing(
@@ -300,7 +293,9 @@ def test_a_loss_that_turns_nan(tmp_path: Path) -> None:
 
 def test_a_run_directory_that_cannot_be_made(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    error = refused(capsys, "fit", "cifar10-real", "--data", tmp_path, "--out", tmp_path / "file" / "run")
+    error = refused(
+        capsys, "fit", "paper-cifar10-real", "--data", tmp_path, "--out", tmp_path / "file" / "run"
+    )
     assert "name another --out" in error
 
 

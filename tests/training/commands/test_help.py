@@ -30,7 +30,7 @@ def test_help_lists_every_command_with_examples(capsys: pytest.CaptureFixture[st
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.NAME)
 def test_every_command_shows_examples_that_parse(command, capsys) -> None:  # type: ignore[no-untyped-def]
     assert command.EXAMPLES in shown(capsys, command.NAME)
-    lines = [line.partition("-m training ")[2] for line in command.EXAMPLES.splitlines()[1:]]
+    lines = [line.partition("quatserve ")[2] for line in command.EXAMPLES.splitlines()[1:]]
     assert any(line.startswith(command.NAME) for line in lines)
     for line in lines:
         argument_parser().parse_args(line.split())
@@ -39,7 +39,7 @@ def test_every_command_shows_examples_that_parse(command, capsys) -> None:  # ty
 def test_help_does_not_wait_for_torch() -> None:
     script = (
         "import sys\n"
-        "from training.__main__ import argument_parser, main\n"
+        "from quatserve.training.commands.main import argument_parser, main\n"
         "try: main(['fit', '--help'])\n"
         "except SystemExit: print('torch' in sys.modules, 'numpy' in sys.modules)"
     )

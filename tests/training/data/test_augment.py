@@ -13,7 +13,7 @@ from quatserve.training.data.augment import (
     flip_randomly,
     jitter_colour,
     normalise,
-    shifted_crop,
+    shift,
     warp,
 )
 from quatserve.training.data.kitti import IGNORED
@@ -65,20 +65,20 @@ def test_random_flips_are_fair_and_leave_pixels_alone() -> None:
     assert abs(flipped[:, 0, 0, 1].mean() - 0.5) < 0.03
 
 
-@pytest.mark.parametrize(("side", "pixels"), [(32, 4), (28, 4), (24, 4), (24, 2), (32, 0), (16, 0)])
-def test_a_crop_is_a_window_of_the_reflected_image(side: int, pixels: int) -> None:
-    images = torch.randint(256, (64, 3, 32, 32), dtype=torch.uint8, generator=generator(1))
-    cropped = shifted_crop(images, side, pixels, generator())
-    assert cropped.shape == (64, 3, side, side)
-    assert cropped.dtype == torch.uint8
+@pytest.mark.parametrize("pixels", [4, 2, 0])
+def test_a_shifted_image_is_a_window_of_its_reflection(pixels: int) -> None:
+    side = 32
+    images = torch.randint(256, (64, 3, side, side), dtype=torch.uint8, generator=generator(1))
+    shifted = shift(images, pixels, generator())
+    assert shifted.shape == images.shape
+    assert shifted.dtype == torch.uint8
     padded = np.pad(images.numpy(), ((0, 0), (0, 0), (pixels, pixels), (pixels, pixels)), mode="reflect")
-    centre = (32 - side) // 2  # of the padded image when the offset is 0
     found = set()
-    for before, after in zip(padded, cropped.numpy(), strict=True):
+    for before, after in zip(padded, shifted.numpy(), strict=True):
         windows = np.lib.stride_tricks.sliding_window_view(before, (side, side), axis=(1, 2))
         rows, columns = np.nonzero((windows == after[:, None, None]).all((0, 3, 4)))
         assert len(rows) == 1
-        found.add((int(rows[0]) - centre, int(columns[0]) - centre))
+        found.add((int(rows[0]), int(columns[0])))
     assert {offset for pair in found for offset in pair} <= set(range(2 * pixels + 1))
     assert len(found) > 20 or pixels < 4  # of 81 places: images move on their own, on each axis
 

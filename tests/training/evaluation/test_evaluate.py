@@ -18,7 +18,9 @@ from quatserve.training.evaluation.labels import confusion_matrix, evaluate_labe
 from quatserve.training.evaluation.overlay_picture import FOUND, INVENTED, MISSED, overlay, spread
 from quatserve.training.evaluation.report import CONFUSION, EVALUATION, OVERLAYS
 from quatserve.training.evaluation.road import FrameResult, evaluate_road
+from quatserve.training.loop.checkpoint import write_tensors
 from quatserve.training.loop.prediction import Images, predictor
+from quatserve.training.loop.run import CHECKPOINT, STATE
 from quatserve.training.networks.residual import Network, NetworkConfig
 from quatserve.training.recipes import find_recipe
 from tests.training.tiny_data import BACKGROUND, ROAD, road_recipe, write_cifar, write_frames, write_run
@@ -161,7 +163,7 @@ def test_the_command_scores_a_classifier(
     monkeypatch.setitem(LAYOUTS, "cifar10", small)
     write_cifar(tmp_path / "data", small)
     recipe = dataclasses.replace(
-        find_recipe("cifar10-quaternion-holdout"), network=NetworkConfig(depth=1, width=8), holdout=40
+        find_recipe("cifar10-quaternion"), network=NetworkConfig(depth=1, width=8), holdout=40
     )
     run = tmp_path / "run"
     write_run(run, recipe)
@@ -175,6 +177,17 @@ def test_the_command_scores_a_classifier(
     assert scores["error"] == pytest.approx(1 - np.trace(scores["confusion"]) / images)
     with Image.open(run / CONFUSION) as picture:
         assert picture.width > 900
+
+
+def test_an_unfinished_run_is_scored_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_frames(tmp_path / "data")
+    recipe, run = road_recipe(epochs=3), tmp_path / "run"
+    weights = write_run(run, recipe).state_dict()
+    (run / CHECKPOINT).unlink()
+    state = {f"{part}.{name}": value for part in ("network", "average") for name, value in weights.items()}
+    write_tensors(run / STATE, state, {"rows": [{"epoch": 1}, {"epoch": 2}], "step": 8})
+    assert main(["evaluate", str(run), "--data", str(tmp_path / "data")]) == 0
+    assert "unfinished: 2 of 3 epochs" in capsys.readouterr().out.splitlines()[0]
 
 
 def test_a_split_that_the_data_set_does_not_have(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,38 +5,40 @@ import hashlib
 import math
 import shutil
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 import torch
+from torch import nn
 from torch.nn import functional as F
 
+from quatserve.training import recipes
 from quatserve.training.commands.main import main
+from quatserve.training.data.augment import normalise
 from quatserve.training.data.cifar import LabelledImages
 from quatserve.training.errors import UserError
+from quatserve.training.loop import distillation
 from quatserve.training.loop import run as runs
 from quatserve.training.loop.batches import Batch, CifarData
 from quatserve.training.loop.checkpoint import read_tensors, write_tensors
-from quatserve.training.loop.distillation import TEMPERATURE, ask, divergences
+from quatserve.training.loop.distillation import TEMPERATURE, OnlineTeacher, divergences, has_fast_bf16
 from quatserve.training.loop.fit import fit
-from quatserve.training.loop.prediction import Images, predictor
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.trainer import Trainer
+from quatserve.training.networks.residual import Network
 from quatserve.training.recipes.schedule import OneCycle
 from quatserve.training.recipes.schema import Recipe
 from tests.training.tiny_command import interrupt_at, tiny_recipes
 from tests.training.tiny_data import write_run
 
 PLAIN = tiny_recipes()["tiny-cifar"]
-TAUGHT = dataclasses.replace(tiny_recipes()["tiny-taught"], prune=0.5)
+TAUGHT = tiny_recipes()["tiny-taught"]
 
 
 @pytest.fixture(scope="module")
 def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another algebra of another width."""
     run = tmp_path_factory.mktemp("runs") / "teacher"
-    wide = dataclasses.replace(PLAIN.network, algebra="real", width=12)
+    wide = dataclasses.replace(PLAIN.paper_network, algebra="real", width=12)
     train(data, run, recipe=dataclasses.replace(PLAIN, name="tiny-wide", network=wide, epochs=2))
     return run
 
@@ -44,22 +46,6 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def train(data: Path, run: Path, *, recipe: Recipe = TAUGHT, resume: bool = False, **sources: Path) -> None:
     device = torch.device("cpu")
     fit(recipe, data, run, seed=0, device=device, compiled=False, resume=resume, ranks=Ranks(), **sources)
-
-
-def brightness(images: Images) -> Any:
-    """A teacher of two classes that looks at the left half of a picture only."""
-    dark = 1 - images[:, :, :16].mean((1, 2, 3)) / 255
-    return np.stack([dark, 1 - dark], 1).astype(np.float32)
-
-
-def test_a_teacher_is_asked_about_both_views() -> None:
-    images = torch.zeros(600, 3, 32, 32, dtype=torch.uint8)
-    images[1, :, :, 16:] = 255
-    images[599] = 255
-    answers = ask(brightness, images, progress=False)
-    assert answers.shape == (600, 2)
-    torch.testing.assert_close(answers.exp()[[0, 1, 599]], torch.tensor([[1, 0], [0.5, 0.5], [0, 1.0]]))
-    assert answers.isfinite().all()
 
 
 def test_the_divergence_is_that_of_softened_answers() -> None:
@@ -80,85 +66,110 @@ def test_its_gradient_is_as_large_as_that_of_labels() -> None:
     torch.testing.assert_close(soft, hard, rtol=0.1, atol=1e-3)
 
 
-def test_the_loss_mixes_labels_and_answers_and_what_is_remembered_is_the_mixture(data: Path) -> None:
+def test_the_loss_mixes_labels_and_answers(data: Path) -> None:
     source = CifarData(TAUGHT, data)
-    generator = torch.Generator().manual_seed(0)
-    logits, answers = torch.randn(2, 3, 10, generator=generator)
-    labels, index = torch.tensor([1, 2, 3]), torch.tensor([7, 30, 5])
-    batch = Batch(torch.empty(0), labels, index, torch.tensor([2.0, 1.0, 2.0]), answers)
-    each = 0.1 * F.cross_entropy(logits, labels, reduction="none") + 0.9 * divergences(logits, answers)
-    torch.testing.assert_close(source.loss(logits, batch), (2 * each[0] + each[1] + 2 * each[2]) / 5)
-    assert source.pruning is not None
-    torch.testing.assert_close(source.pruning.losses[index], each)
+    logits, answers = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([1, 2, 3])
+    expected = 0.1 * F.cross_entropy(logits, labels) + 0.9 * divergences(logits, answers).mean()
+    torch.testing.assert_close(source.loss(logits, Batch(torch.empty(0), labels, answers)), expected)
 
 
-def test_every_image_comes_with_the_answer_to_it(data: Path) -> None:
-    def counting(images: Images) -> Any:
-        """No two images have the same answer, but an image and its mirror image have."""
-        level = images.mean((1, 2, 3))[:, None] / 255
-        return np.concatenate([level, (1 - level) / 9 * np.ones((1, 9))], 1).astype(np.float32)
+class Brightness(nn.Module):
+    """A teacher that knows whether the left half of an image is bright, and keeps what it was shown."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.shown: list[torch.Tensor] = []
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        self.shown.append(inputs.clone())
+        bright = inputs[..., :16].mean((1, 2, 3)) > 0
+        return 4 * F.one_hot(bright.long(), 10).float()
+
+
+def online(network: nn.Module) -> OnlineTeacher:
+    return OnlineTeacher(network, torch.device("cpu"), compiled=False)
+
+
+def test_the_teacher_answers_about_the_very_batch_that_the_student_sees(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same shifts and flips: the inputs of both are equal to the bit."""
+    brightness, seen = Brightness(), []
     source = CifarData(TAUGHT, data)
-    source.ask(counting, progress=False)
-    own = torch.from_numpy(counting(source.train.images.permute(0, 2, 3, 1).numpy())).log()
-    for batch in source.epoch(0, 0).batches:
-        assert batch.which is not None
-        torch.testing.assert_close(batch.answers, own[batch.which])
+    trainer = Trainer(
+        TAUGHT, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks(), teacher=online(brightness)
+    )
+    trainer.network.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0].clone()))
+    trainer.train_epoch(0, lambda *_: None)
+    assert len(seen) == len(brightness.shown) == 5
+    assert all(torch.equal(ours, theirs) for ours, theirs in zip(seen, brightness.shown, strict=True))
 
 
 def test_a_student_comes_to_answer_as_its_teacher_does(data: Path) -> None:
     """About each image, where the labels, all of one class, say nothing and weigh nothing."""
-
-    def by_brightness(images: Images) -> Any:
-        probabilities = np.full((len(images), 10), 0.01, np.float32)
-        probabilities[np.arange(len(images)), (images.mean((1, 2, 3)) > 127).astype(int)] = 0.91
-        return probabilities
-
-    recipe = dataclasses.replace(TAUGHT, distil=1.0, prune=0.0, epochs=10, schedule=OneCycle(peak=0.1))
+    augmentation = dataclasses.replace(TAUGHT.augmentation, flip="none", shift_pixels=0)
+    recipe = dataclasses.replace(
+        TAUGHT, distil=1.0, epochs=10, schedule=OneCycle(peak=0.1), augmentation=augmentation
+    )
     source = CifarData(recipe, data)
     levels = torch.linspace(0, 255, len(source.train)).to(torch.uint8).reshape(-1, 1, 1, 1)
     source.train = LabelledImages(levels.repeat(1, 3, 32, 32), torch.full((len(levels),), 5))
-    source.ask(by_brightness, progress=False)
-    trainer = Trainer(recipe, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks())
+    teacher = online(Brightness())
+    trainer = Trainer(recipe, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks(), teacher=teacher)
     for epoch in range(recipe.epochs):
         trainer.train_epoch(epoch, lambda *_: None)
-    assert source.answers is not None
-    answers = ask(predictor(trainer.evaluated, torch.device("cpu")), source.train.images, progress=False)
-    agree = (answers.argmax(1) == source.answers.argmax(1)).float().mean().item()
-    assert agree > 0.8
+    images = normalise(source.train.images)
+    agree = trainer.evaluated(images).argmax(1) == teacher(images).argmax(1)
+    assert agree.float().mean().item() > 0.8
 
 
-def test_answers_that_are_no_numbers_are_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
+def test_a_teacher_in_bf16_answers_as_it_does_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = Network(PLAIN.paper_network).eval()
+    images = normalise(torch.randint(256, (4, 3, 32, 32), dtype=torch.uint8))
+    monkeypatch.setattr(distillation, "has_fast_bf16", lambda _: True)
+    ours = online(network)(images)
+    with torch.no_grad():
+        exact = network(images)
+    assert ours.dtype == torch.float32
+    assert not torch.equal(ours, exact)
+    torch.testing.assert_close(ours, exact, rtol=0.05, atol=0.05)
+    assert not ours.requires_grad
+
+
+@pytest.mark.parametrize("fast", [False, True])
+def test_bf16_is_for_processors_that_multiply_in_it(fast: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True} if fast else {})
+    assert has_fast_bf16(torch.device("cpu")) is fast
+
+
+def test_a_damaged_teacher_is_refused(data: Path, teacher: Path, tmp_path: Path) -> None:
     shutil.copytree(teacher, tmp_path / "damaged")
     tensors, meaning = read_tensors(teacher / runs.CHECKPOINT)
     tensors["head.2.bias"][3] = torch.inf
     write_tensors(tmp_path / "damaged" / runs.CHECKPOINT, tensors, meaning)
-    with pytest.raises(UserError, match="the teacher's answers are not finite"):
+    with pytest.raises(UserError, match=r"head\.2\.bias holds numbers that are not finite"):
         train(data, tmp_path / "run", teacher=tmp_path / "damaged")
+    (tmp_path / "damaged" / runs.CHECKPOINT).write_bytes(b"nothing")
+    with pytest.raises(UserError, match="is damaged"):
+        train(data, tmp_path / "run", teacher=tmp_path / "damaged")
+    assert not (tmp_path / "run" / runs.CONFIG).exists()
 
 
-def test_a_taught_run_remembers_its_teacher_and_resumes_without_it(
+def test_a_taught_run_records_its_teacher_and_resumes_with_it(
     data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the first epoch there is no state yet, and the teacher is needed again."""
     train(data, tmp_path / "whole", teacher=teacher)
     config = runs.read_config(tmp_path / "whole")
     digest = hashlib.sha256((teacher / runs.CHECKPOINT).read_bytes()).hexdigest()
     assert config.teacher == runs.FinishedRun(runs.read_config(teacher), digest)
     for stop in (2, 7):
-        run, gone = tmp_path / f"stopped-{stop}", tmp_path / f"teacher-{stop}"
-        shutil.copytree(teacher, gone)
+        run = tmp_path / f"stopped-{stop}"
         with monkeypatch.context() as patch:
             interrupt_at(stop, patch.setattr)
             with pytest.raises(KeyboardInterrupt):
-                train(data, run, teacher=gone)
-        shutil.rmtree(gone)
-        if stop == 2:
-            with pytest.raises(UserError, match=r"another configuration .*teacher: .* and --teacher, or"):
-                train(data, run, resume=True)
-            train(data, run, resume=True, teacher=teacher)
-        else:
-            train(data, run, resume=True)
+                train(data, run, teacher=teacher)
+        train(data, run, resume=True, teacher=teacher)
         assert runs.read_config(run).teacher == config.teacher
         for name in (runs.STATE, runs.CHECKPOINT):
             ours, theirs = (read_tensors(where / name)[0] for where in (run, tmp_path / "whole"))
@@ -173,12 +184,12 @@ def test_another_teacher_is_another_run(data: Path, teacher: Path, tmp_path: Pat
         train(data, tmp_path / "run", teacher=tmp_path / "other", resume=True)
 
 
-def test_a_finished_run_needs_neither_teacher_nor_state(
+def test_a_finished_run_needs_no_state(
     data: Path, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     train(data, tmp_path / "run", teacher=teacher)
     (tmp_path / "run" / runs.STATE).unlink()
-    train(data, tmp_path / "run", resume=True)
+    train(data, tmp_path / "run", resume=True, teacher=teacher)
     assert "is finished: its 3 epochs are done" in capsys.readouterr().err
 
 
@@ -187,7 +198,7 @@ def test_a_teacher_that_cannot_be_is_refused(data: Path, teacher: Path, tmp_path
         train(data, tmp_path / "run")
     with pytest.raises(UserError, match="tiny-cifar learns from no teacher: leave out --teacher"):
         train(data, tmp_path / "run", recipe=PLAIN, teacher=teacher)
-    few = dataclasses.replace(PLAIN, network=dataclasses.replace(PLAIN.network, classes=2))
+    few = dataclasses.replace(PLAIN, network=dataclasses.replace(PLAIN.paper_network, classes=2))
     others = {"road": tiny_recipes()["tiny-road"], "few": few}
     others["cifar100"] = dataclasses.replace(PLAIN, dataset="cifar100", network=PLAIN.network)
     for name, other in others.items():
@@ -223,3 +234,28 @@ def test_the_command_takes_a_teacher(
     assert main(["fit", TAUGHT.name, *where, "--teacher", str(teacher)]) == 0
     assert "epoch 3/3" in capsys.readouterr().err
     assert runs.read_config(tmp_path / "run").teacher is not None
+
+
+def test_a_recipe_finds_its_teacher_in_runs(
+    data: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    recipe = dataclasses.replace(TAUGHT, teacher="tiny-wide")
+    with pytest.raises(UserError, match=r"holds none: name one with --teacher, or train it: quatserve fit"):
+        runs.find_teacher(recipe)
+    shutil.copytree(teacher, tmp_path / "runs" / "tiny-wide")
+    assert runs.find_teacher(recipe) == Path("runs", "tiny-wide")
+    monkeypatch.setitem(recipes.RECIPES, TAUGHT.name, lambda: recipe)
+    where = ["--data", str(data), "--out", str(tmp_path / "run"), "--compile", "off", "--device", "cpu"]
+    assert main(["fit", TAUGHT.name, *where]) == 0
+    assert runs.read_config(tmp_path / "run").teacher is not None
+
+
+def test_a_checkpoint_in_fp16_is_half_as_large_and_loads(data: Path, teacher: Path, tmp_path: Path) -> None:
+    half = dataclasses.replace(runs.read_config(teacher).recipe, checkpoint="fp16")
+    train(data, tmp_path / "half", recipe=half)
+    small, large = (read_tensors(run / runs.CHECKPOINT)[0] for run in (tmp_path / "half", teacher))
+    assert {tensor.dtype for tensor in small.values()} == {torch.float16}
+    assert all(torch.equal(small[name], tensor.half()) for name, tensor in large.items())
+    network, _ = runs.load_network(tmp_path / "half")
+    assert {parameter.dtype for parameter in network.parameters()} == {torch.float32}

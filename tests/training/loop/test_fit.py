@@ -77,7 +77,8 @@ def test_a_run_directory_holds_what_it_promises(undisturbed: Path) -> None:
     assert {path.name for path in undisturbed.iterdir()} == expected
     rows = runs.read_metrics(undisturbed)
     assert [row["epoch"] for row in rows] == [1, 2, 3]
-    numbers = {"epoch", "images", "loss", "score", "rate", "images_per_second", "validation_score"}
+    numbers = {"epoch", "images", "loss", "score", "rate", "clipped"}
+    numbers |= {"images_per_second", "validation_score"}
     assert set(rows[0]) == numbers
     network, config = runs.load_network(undisturbed)
     assert config.seed == 0
@@ -283,7 +284,7 @@ def test_a_run_can_begin_with_the_weights_of_another(data: Path, undisturbed: Pa
 def test_a_road_network_can_begin_with_what_a_classifier_learnt(undisturbed: Path, tmp_path: Path) -> None:
     """All but the head, which is another."""
     network = dataclasses.replace(
-        RECIPE.network, task="segmentation", dilations=(2,) * 3 * RECIPE.network.depth
+        RECIPE.paper_network, task="segmentation", dilations=(2,) * 3 * RECIPE.paper_network.depth
     )
     write_frames(tmp_path)
     rest = {"schedule": OneCycle(peak=1e-30), "weight_decay": 0.0, "kernel_rate": 0.0}
@@ -313,7 +314,7 @@ def test_a_run_from_another_resumes_as_if_never_stopped(
 
 
 def test_a_start_that_cannot_be_is_refused(data: Path, undisturbed: Path, tmp_path: Path) -> None:
-    other = still(network=dataclasses.replace(RECIPE.network, width=16))
+    other = still(network=dataclasses.replace(RECIPE.paper_network, width=16))
     with pytest.raises(UserError, match=r"holds another network .*width=8.* than tiny-cifar .*width=16"):
         train(data, tmp_path / "run", recipe=other, start=undisturbed)
     unfinished = tmp_path / "unfinished"
@@ -447,3 +448,16 @@ def test_without_a_compiler_or_its_headers_training_goes_on_and_says_so(
     assert said[0] == f"no {missing} found: training goes on uncompiled, more slowly"
     assert [line.partition(":")[0] for line in said[1:]] == ["epoch 1/3", "epoch 2/3", "epoch 3/3"]
     assert_same_run(run, undisturbed)
+
+
+def test_an_unfinished_run_is_loaded_as_its_average_so_far(
+    data: Path, undisturbed: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(undisturbed, tmp_path / "run")
+    (tmp_path / "run" / runs.CHECKPOINT).unlink()
+    network, config = runs.load_network(tmp_path / "run")
+    assert config.epochs_done == 3
+    finished, whole = runs.load_network(undisturbed)
+    assert whole.epochs_done is None
+    for name, value in finished.state_dict().items():
+        assert torch.equal(network.state_dict()[name], value)

@@ -61,9 +61,6 @@ class Noise:
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         return torch.stack([(logits.argmax(1) != batch.truth).sum(), torch.tensor(len(batch.truth))]).double()
 
-    def state(self) -> dict[str, Tensor]:
-        return {}
-
 
 def trainer(recipe: Recipe = RECIPE, data: Noise | None = None) -> Trainer:
     return Trainer(recipe, 0, data or Noise(), torch.device("cpu"), compiled=False, ranks=Ranks())
@@ -120,7 +117,7 @@ def test_layers_are_rounded_to_the_recipes_precision_and_nothing_else(
     algebra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Statistics, their gradients and the loss stay in fp32; the loss is that of fp32, to the rounding."""
-    network = dataclasses.replace(RECIPE.network, algebra=algebra)
+    network = dataclasses.replace(RECIPE.paper_network, algebra=algebra)
     recipe = dataclasses.replace(RECIPE, network=network)
     data, whitened, layers = Watched(), set(), {}
 
@@ -142,13 +139,23 @@ def test_layers_are_rounded_to_the_recipes_precision_and_nothing_else(
     assert row["loss"] == pytest.approx(exact, rel=0.02)
 
 
-def test_kernels_alone_are_decayed() -> None:
+@pytest.mark.parametrize("gamma_decay", [0.0, 0.25])
+def test_kernels_and_gamma_are_decayed_each_by_its_own_rate(gamma_decay: float) -> None:
     network = Network(NetworkConfig(depth=1, width=8))
-    kernels, others = parameter_groups(network, 0.5)
-    assert (kernels["weight_decay"], others["weight_decay"]) == (0.5, 0.0)
+    groups = parameter_groups(network, 0.5, gamma_decay=gamma_decay)
+    decays = {id(p): group["weight_decay"] for group in groups for p in group["params"]}
     layers = [m for m in network.modules() if hasattr(m, "weight") and not isinstance(m, nn.Sequential)]
-    assert {id(p) for p in kernels["params"]} == {id(m.weight) for m in layers}
-    assert len(kernels["params"]) + len(others["params"]) == len(list(network.parameters()))
+    expected = {id(p): 0.0 for p in network.parameters()}
+    expected |= {id(m.weight): 0.5 for m in layers}
+    expected |= {id(p): gamma_decay for name, p in network.named_parameters() if name.endswith("gamma")}
+    assert decays == expected
+    assert sum(len(group["params"]) for group in groups) == len(expected)
+
+
+@pytest.mark.parametrize(("clip_norm", "share"), [(1e-3, 1.0), (1e3, 0.0)])
+def test_an_epoch_says_how_many_of_its_steps_were_clipped(clip_norm: float, share: float) -> None:
+    row = trainer(dataclasses.replace(RECIPE, clip_norm=clip_norm)).train_epoch(0, ignore)
+    assert row["clipped"] == share
 
 
 @pytest.mark.parametrize("kernel_rate", [0.0, 0.15])

@@ -44,28 +44,18 @@ def test_every_network_of_the_paper_has_a_fast_recipe() -> None:
         ("epochs", 0, "epochs is 0"),
         ("batch_size", -1, "batch_size is -1"),
         ("ema_decay", 1.0, "within"),
-        ("label_smoothing", -0.1, "within"),
-        ("weight_decay", -1e-4, "negative"),
+        ("weight_decay", -1e-4, "weight_decay is -0.0001: it must not be negative"),
+        ("gamma_decay", -1e-4, "gamma_decay is -0.0001: it must not be negative"),
         ("holdout", -1, "negative"),
         ("distil", 1.1, "distil must lie within"),
         ("precision", "fp8", "'fp8' must be fp32 or bf16"),
+        ("checkpoint", "bf16", "checkpoint 'bf16' must be fp32 or fp16"),
         ("dataset", "kitti-road", "does not go with"),
     ],
 )
 def test_a_bad_value_is_refused(field: str, value: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(find_recipe("cifar10-quaternion"), **{field: value})  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize("crops", [(), ((0.1, 24),), ((0.0, 24), (0.5, 28), (0.4, 32))])
-def test_crops_must_start_at_the_beginning_and_rise(crops: tuple[tuple[float, int], ...]) -> None:
-    with pytest.raises(ValueError, match="crops must start at 0 and rise"):
-        Augmentation(crops=crops)
-
-
-def test_crops_grow_with_the_run() -> None:
-    crops = Augmentation(crops=((0.0, 24), (0.5, 28), (0.75, 32)))
-    assert [crops.side(progress) for progress in (0, 0.49, 0.5, 0.74, 0.75, 0.99)] == [24, 24, 28, 28, 32, 32]
+        dataclasses.replace(find_recipe("paper-cifar10-quaternion"), **{field: value})  # type: ignore[arg-type]
 
 
 def test_road_frames_grow_with_the_run() -> None:
@@ -98,9 +88,33 @@ def test_a_recipe_of_an_older_run_is_read() -> None:
     """What it does not name is what it was before there was a choice."""
     recipe = find_recipe("cifar10-quaternion")
     data = json.loads(json.dumps(as_json(recipe)))
-    for name in ("distil", "precision", "prune"):
+    for name in ("teacher", "precision", "checkpoint", "gamma_decay"):
         del data[name]
+    assert from_json(data) == dataclasses.replace(recipe, teacher="", gamma_decay=0.0)
+
+
+def test_fields_that_no_recipe_has_any_more_are_ignored() -> None:
+    recipe = find_recipe("cifar10-quaternion")
+    data = json.loads(json.dumps(as_json(recipe)))
+    data |= {"label_smoothing": 0.1, "repeats": 2, "prune": 0.5, "continues": True}
+    data["augmentation"]["crops"] = [[0.0, 24]]
     assert from_json(data) == recipe
+
+
+def test_a_field_that_no_recipe_ever_had_is_an_error() -> None:
+    data = as_json(find_recipe("cifar10-quaternion")) | {"epoch": 3}
+    with pytest.raises(TypeError, match="epoch"):
+        from_json(data)
+
+
+@pytest.mark.parametrize("dataset", ["cifar10", "cifar100"])
+def test_a_teacher_never_sees_what_its_students_hold_out(dataset: str) -> None:
+    students = [find_recipe(name) for name in RECIPES if find_recipe(name).teacher == f"{dataset}-teacher"]
+    teacher = find_recipe(f"{dataset}-teacher")
+    assert len(students) == 8  # four algebras, shallow and deep
+    assert teacher.holdout == 5_000
+    assert {student.holdout for student in students} == {2_000}
+    assert {student.network.head for student in students} == {teacher.network.head}
 
 
 def test_an_unknown_recipe_is_named() -> None:
