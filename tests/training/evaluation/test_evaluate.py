@@ -184,7 +184,7 @@ def test_an_unfinished_run_is_scored_and_says_so(tmp_path: Path, capsys: pytest.
     recipe, run = road_recipe(epochs=3), tmp_path / "run"
     weights = write_run(run, recipe).state_dict()
     (run / CHECKPOINT).unlink()
-    state = {f"{part}.{name}": value for part in ("network", "average") for name, value in weights.items()}
+    state = {f"average.{name}": value for name, value in weights.items()}
     write_tensors(run / STATE, state, {"rows": [{"epoch": 1}, {"epoch": 2}], "step": 8})
     assert main(["evaluate", str(run), "--data", str(tmp_path / "data")]) == 0
     assert "unfinished: 2 of 3 epochs" in capsys.readouterr().out.splitlines()[0]
