@@ -21,7 +21,7 @@ from quatserve.training.loop.fit import fit
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.run import load_network
 from quatserve.training.networks.residual import Network
-from quatserve.training.recipes.schema import Augmentation, Recipe
+from quatserve.training.recipes.schema import Recipe, Segmentation
 from tests.export.tiny import classifier_recipe, small_cifar
 from tests.service.harness import RunningService, encoded, noise
 from tests.training.tiny_data import road_recipe, write_frames
@@ -111,7 +111,7 @@ def test_masks_over_http_score_what_evaluate_says(tmp_path: Path) -> None:
     """The IoU of the frames held out, from masks that a client got, and from the trained network."""
     data, run = tmp_path / "data", tmp_path / "run"
     write_frames(data, each=4, size=(124, 38))
-    recipe = road_recipe(epochs=6, batch_size=3, augmentation=Augmentation(flip="random"))
+    recipe = road_recipe(epochs=6, batch_size=3, task=Segmentation())
     trained(recipe, data, run)
     exported(run, data, tmp_path / "models" / "tiny-road" / "1")
     report = evaluate_run(run, data, split=None, threshold=0.5, device=torch.device("cpu"), progress=False)[

@@ -30,7 +30,7 @@ from quatserve.training.loop import batches, run
 from quatserve.training.loop.batches import Batch, Epoch
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.recipes.schedule import OneCycle
-from quatserve.training.recipes.schema import Recipe
+from quatserve.training.recipes.schema import Classification, Recipe
 from tests.training.tiny_data import road_recipe, write_cifar, write_frames
 
 TINY_CIFAR = dataclasses.replace(cifar.CIFAR10, records_per_file={"train": 9, "test": 4})  # 45 images
@@ -43,6 +43,7 @@ def tiny_recipes() -> dict[str, Recipe]:
         summary="for tests",
         dataset="cifar10",
         network=NetworkConfig(depth=1, width=8),
+        task=Classification(),
         epochs=3,
         batch_size=8,
         schedule=OneCycle(peak=0.01),  # gentle: rounding must not grow into another run

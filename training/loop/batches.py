@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from quatserve.training.data import augment, cifar, kitti
 from quatserve.training.errors import UserError
 from quatserve.training.loop import distillation, losses
-from quatserve.training.recipes.schema import Recipe
+from quatserve.training.recipes.schema import Classification, Recipe, Segmentation
 
 VALIDATION_BATCH = 250
 ROAD_VALIDATION_BATCH = 4
@@ -47,7 +47,8 @@ def read_data(recipe: Recipe, directory: Path) -> Data:
 
 class CifarData:
     def __init__(self, recipe: Recipe, directory: Path):
-        self.recipe = recipe
+        assert isinstance(recipe.task, Classification)
+        self.recipe, self.how = recipe, recipe.task
         everything = cifar.read_cifar(cifar.LAYOUTS[recipe.dataset], directory, "train")
         cut = len(everything) - recipe.holdout
         self.train, self.held = everything[:cut], everything[cut:]
@@ -64,7 +65,7 @@ class CifarData:
             yield Batch(augment.normalise(images), self.train.labels[index])
 
     def _augment(self, images: Tensor, index: Tensor, epoch: int, seed: int, generator: Generator) -> Tensor:
-        how = self.recipe.augmentation
+        how = self.how
         if how.flip == "alternate":
             images = augment.flip_alternately(images, index, epoch, seed)
         elif how.flip == "random":
@@ -87,7 +88,8 @@ class CifarData:
 
 class RoadData:
     def __init__(self, recipe: Recipe, directory: Path):
-        self.recipe = recipe
+        assert isinstance(recipe.task, Segmentation)
+        self.recipe, self.how = recipe, recipe.task
         train, held = kitti.split_frames(kitti.list_frames(directory), recipe.holdout)
         _enough(len(train), recipe)
         self.train = kitti.read_road(train, recipe.height, recipe.width)
@@ -99,7 +101,7 @@ class RoadData:
         return Epoch(len(parts), self._batches(parts, number, generator))
 
     def _batches(self, parts: list[Tensor], epoch: int, generator: Generator) -> Iterator[Batch]:
-        how = self.recipe.augmentation
+        how = self.how
         for index in parts:
             images = self.train.images[index].float() / 255
             if how.colour:
@@ -112,7 +114,7 @@ class RoadData:
                 size=how.size(epoch / self.recipe.epochs),
                 scale=how.scale,
                 shift=how.shift,
-                flip=how.flip != "none",
+                flip=how.flip,
                 generator=generator,
             )
             yield Batch(augment.normalise(images * 255), targets)
@@ -130,7 +132,7 @@ class RoadData:
         )
 
     def loss(self, logits: Tensor, batch: Batch) -> Tensor:
-        return losses.road_loss(logits, batch.truth, self.recipe.entropy_weight)
+        return losses.road_loss(logits, batch.truth, self.how.entropy_weight)
 
     def score(self, logits: Tensor, batch: Batch) -> Tensor:
         return losses.disagreement_and_union(logits, batch.truth)

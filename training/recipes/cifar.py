@@ -5,7 +5,7 @@ import dataclasses
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.networks.teacher import TeacherConfig
 from quatserve.training.recipes.schedule import OneCycle
-from quatserve.training.recipes.schema import Augmentation, Dataset, Recipe, named
+from quatserve.training.recipes.schema import Classification, Dataset, Recipe, named
 
 # The last training images. A teacher sees none of the first number, so that a student's held-out images are
 # unknown to it, and trials can be judged on them. A student trains on all but the last 2,000, which fit its
@@ -27,7 +27,7 @@ def taught(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) 
         weight_decay=2e-4,
         gamma_decay=5e-4,
         kernel_rate=0.12,
-        augmentation=Augmentation(shift_pixels=4, flip="alternate"),
+        task=Classification(shift_pixels=4, flip="alternate"),
         clip_norm=5.0,
         distil=0.9,
         teacher=f"{dataset}-teacher",
@@ -52,7 +52,7 @@ def teacher(dataset: Dataset, classes: int) -> Recipe:
         weight_decay=5e-4,
         gamma_decay=5e-4,
         kernel_rate=0.2,
-        augmentation=Augmentation(shift_pixels=4, flip="alternate", erase=0.3),
+        task=Classification(shift_pixels=4, flip="alternate", erase=0.3),
         clip_norm=5.0,
         holdout=TEACHER_HOLDOUT,
         precision="bf16",

@@ -9,7 +9,7 @@ here shares, all of CIFAR's 50,000 training images (they kept 5,000 aside), and 
 from quatserve.training.data.kitti import HOLDOUT
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.recipes.schedule import Steps
-from quatserve.training.recipes.schema import Augmentation, Dataset, Recipe, named
+from quatserve.training.recipes.schema import Classification, Dataset, Recipe, Segmentation, named
 
 
 def cifar(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -> Recipe:
@@ -23,7 +23,7 @@ def cifar(algebra: str, dataset: Dataset, classes: int, *, deep: bool = False) -
         batch_size=32,  # from the authors' code
         schedule=Steps(rates=((0, 0.01), (10, 0.1), (120, 0.01), (150, 0.001))),
         weight_decay=2e-4,  # from the authors' code
-        augmentation=Augmentation(shift_pixels=4, flip="random"),  # from the authors' code
+        task=Classification(shift_pixels=4, flip="random"),  # from the authors' code
         ema_decay=0.0,
     )
 
@@ -42,8 +42,7 @@ def road(algebra: str) -> Recipe:
             rates=((0, 0.01), (10, 0.1), (50, 0.01), (100, 0.001), (150, 0.0001))
         ),  # 50: their code
         weight_decay=2e-4,  # from the authors' code
-        augmentation=Augmentation(flip="random", scale=0.2, shift=0.2),  # from the authors' code
-        entropy_weight=0.0,  # from the authors' code
+        task=Segmentation(flip=True, scale=0.2, shift=0.2, entropy_weight=0.0),  # from the authors' code
         ema_decay=0.0,
         holdout=HOLDOUT,  # theirs drew validation frames at random from the training folder
         height=93,

@@ -1,19 +1,21 @@
 """Learning rates as functions of how far the run is."""
 
 import math
-from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass
+
+STRICT = ConfigDict(extra="forbid")
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class OneCycle:
     """Straight up to `peak`, then down a half cosine to nothing."""
 
-    peak: float
-    warm_up: float = 0.15  # of the whole run
-
-    def __post_init__(self) -> None:
-        if not (self.peak > 0 and 0 < self.warm_up < 1):
-            raise ValueError(f"peak {self.peak} must be positive and warm_up {self.warm_up} within (0, 1)")
+    kind: Literal["OneCycle"] = "OneCycle"
+    peak: Annotated[float, Field(gt=0)]
+    warm_up: Annotated[float, Field(gt=0, lt=1)] = 0.15  # of the whole run
 
     @property
     def highest(self) -> float:
@@ -27,10 +29,11 @@ class OneCycle:
         return self.peak * 0.5 * (1 + math.cos(math.pi * (progress - self.warm_up) / (1 - self.warm_up)))
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Steps:
     """Constant from each named epoch on: ((0, 0.01), (10, 0.1), ...)."""
 
+    kind: Literal["Steps"] = "Steps"
     rates: tuple[tuple[int, float], ...]
 
     def __post_init__(self) -> None:
@@ -46,4 +49,4 @@ class Steps:
         return next(rate for start, rate in reversed(self.rates) if epoch >= start)
 
 
-Schedule = OneCycle | Steps
+Schedule = Annotated[OneCycle | Steps, Field(discriminator="kind")]

@@ -1,31 +1,45 @@
-"""The schema of a recipe: everything that decides a training run but its seed."""
+"""The schema of a recipe: everything that decides a training run but its seed.
 
-import dataclasses
-from dataclasses import dataclass, field
-from typing import Any, Literal
+Pydantic dataclasses: validated wherever one is made, `dataclasses.replace` included. What belongs to one task
+lives in that task's own part.
+"""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic.dataclasses import dataclass
 
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.networks.teacher import TeacherConfig
-from quatserve.training.recipes.schedule import OneCycle, Schedule, Steps
+from quatserve.training.recipes.schedule import Schedule
 
-# Fields of recipes of the past, which may stand in the config.json of a run.
-RETIRED = {"label_smoothing", "repeats", "prune", "continues"}
-
+STRICT = ConfigDict(extra="forbid")
 Dataset = Literal["cifar10", "cifar100", "kitti-road"]
+Share = Annotated[float, Field(ge=0, lt=1)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class Augmentation:
-    shift_pixels: int = 4  # classification: how far the crop's centre moves
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Classification:
+    """How a classifier's images are varied."""
+
+    kind: Literal["classification"] = "classification"
+    shift_pixels: NonNegativeInt = 4  # an image moves by up to this much along each axis
     flip: Literal["none", "random", "alternate"] = "alternate"
-    erase: float = 0.0  # classification: the side of a square that is blotted out, as a part of the crop's
-    sizes: tuple[tuple[float, float], ...] = (
-        (0.0, 1.0),
-    )  # segmentation: (from this part of the run on, size of the input as a part of the recipe's)
-    scale: float = 0.0  # segmentation: sizes change by exp(+-scale)
-    shift: float = 0.0  # segmentation: of the frame's size
-    colour: float = 0.0  # segmentation: strength of exposure, gamma and white balance
-    shadow: float = 0.0  # segmentation: the most light that a shadow across a frame takes
+    erase: Share = 0.0  # the side of a square that is blotted out, as a part of the image's
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
+class Segmentation:
+    """How frames and their ground truth are varied, and the loss."""
+
+    kind: Literal["segmentation"] = "segmentation"
+    flip: bool = True
+    sizes: tuple[tuple[float, float], ...] = ((0.0, 1.0),)  # (from this part of the run on, part of the size)
+    scale: NonNegativeFloat = 0.0  # sizes change by exp(+-scale)
+    shift: NonNegativeFloat = 0.0  # of the frame's size
+    colour: NonNegativeFloat = 0.0  # strength of exposure, gamma and white balance
+    shadow: Share = 0.0  # the most light that a shadow across a frame takes
+    entropy_weight: NonNegativeFloat = 1.0  # of cross-entropy, which is added to the soft Dice loss
 
     def __post_init__(self) -> None:
         starts = [start for start, _ in self.sizes]
@@ -33,16 +47,16 @@ class Augmentation:
             raise ValueError(f"sizes must start at 0 and rise, not {starts}")
         if not all(0 < size <= 1 for _, size in self.sizes):
             raise ValueError(f"sizes are parts of the recipe's, within (0, 1], not {self.sizes}")
-        for name in ("erase", "shadow"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"{name} {getattr(self, name)} must lie within [0, 1)")
 
     def size(self, progress: float) -> float:
-        """The size of a road network's input when `progress` of the run is done."""
+        """The size of the network's input when `progress` of the run is done."""
         return next(size for start, size in reversed(self.sizes) if progress >= start)
 
 
-@dataclass(frozen=True, kw_only=True)
+Task = Annotated[Classification | Segmentation, Field(discriminator="kind")]
+
+
+@dataclass(frozen=True, kw_only=True, config=STRICT)
 class Recipe:
     """One training run, but for its seed."""
 
@@ -50,42 +64,33 @@ class Recipe:
     summary: str
     dataset: Dataset
     network: NetworkConfig | TeacherConfig
-    epochs: int
-    batch_size: int
+    task: Task
+    epochs: PositiveInt
+    batch_size: PositiveInt
     schedule: Schedule
-    weight_decay: float  # of kernels that SGD moves; never of beta and biases
-    gamma_decay: float = 0.0  # of the norms' gamma, which nothing else keeps from growing
-    kernel_rate: float = 0.0  # > 0: hypercomplex kernels take orthogonal steps of this times the rate (Muon)
-    augmentation: Augmentation = field(default_factory=Augmentation)
-    entropy_weight: float = 1.0  # segmentation: of cross-entropy, which is added to the soft Dice loss
-    momentum: float = 0.9  # Nesterov's
-    clip_norm: float = 1.0
-    ema_decay: float = 0.999  # 0 keeps the last weights instead
-    holdout: int = 0  # classification: last images of the training set; segmentation: of each category
-    distil: float = 0.0  # classification: the share of the loss that a teacher's answers have
+    weight_decay: NonNegativeFloat  # of kernels that SGD moves; never of beta and biases
+    gamma_decay: NonNegativeFloat = 0.0  # of the norms' gamma, which nothing else keeps from growing
+    kernel_rate: NonNegativeFloat = (
+        0.0  # > 0: orthogonal steps (Muon) of this times the rate
+    )
+    momentum: Share = 0.9  # Nesterov's
+    clip_norm: Annotated[float, Field(gt=0)] = 1.0
+    ema_decay: Share = 0.999  # 0 keeps the last weights instead
+    holdout: NonNegativeInt = 0  # of the last training images; of KITTI's, of each category
+    distil: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of the loss that a teacher's answers have
     teacher: str = ""  # the recipe whose run in `runs/` teaches this one, unless --teacher names another
     precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
     checkpoint: Literal["fp32", "fp16"] = "fp32"  # of the final weights on disk
-    height: int = 32
-    width: int = 32
+    height: PositiveInt = 32
+    width: PositiveInt = 32
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "clip_norm", "height", "width"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
-        if not (0 <= self.ema_decay < 1 and 0 <= self.momentum < 1):
-            raise ValueError("ema_decay and momentum must lie within [0, 1)")
-        for name in ("weight_decay", "gamma_decay", "kernel_rate", "holdout", "entropy_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must not be negative")
-        if not 0 <= self.distil <= 1 or (self.distil and self.dataset == "kitti-road"):
-            raise ValueError("distil must lie within [0, 1], and goes with CIFAR")
-        if self.precision not in ("fp32", "bf16"):
-            raise ValueError(f"precision {self.precision!r} must be fp32 or bf16")
-        if self.checkpoint not in ("fp32", "fp16"):
-            raise ValueError(f"checkpoint {self.checkpoint!r} must be fp32 or fp16")
-        if (self.network.task == "segmentation") != (self.dataset == "kitti-road"):
+        if self.task.kind != self.network.task:
+            raise ValueError(f"a {self.network.task} network does not go with the task {self.task.kind}")
+        if (self.dataset == "kitti-road") != (self.task.kind == "segmentation"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
+        if self.distil and self.task.kind != "classification":
+            raise ValueError("distil goes with classifiers only")
 
     @property
     def paper_network(self) -> NetworkConfig:
@@ -95,35 +100,23 @@ class Recipe:
         return self.network
 
 
+_RECIPE = TypeAdapter(Recipe)
+
+
 def named(*parts: str) -> str:
     return "-".join(part for part in parts if part)
 
 
 def as_json(recipe: Recipe) -> dict[str, Any]:
     """A recipe as plain data; `from_json` takes it back."""
-    data = dataclasses.asdict(recipe)
-    data["schedule"]["kind"] = type(recipe.schedule).__name__
+    data: dict[str, Any] = _RECIPE.dump_python(recipe, mode="json")
     return data
 
 
 def from_json(data: dict[str, Any]) -> Recipe:
-    """A recipe from plain data; what older versions said and this one has no use for is left out."""
-    fields = {name: value for name, value in data.items() if name not in RETIRED}
-    augmentation = dict(fields.pop("augmentation"))
-    augmentation.pop("crops", None)
-    if "sizes" in augmentation:  # older runs have none
-        augmentation["sizes"] = tuple((float(start), float(size)) for start, size in augmentation["sizes"])
-    schedule = dict(fields.pop("schedule"))
-    kind = {"OneCycle": OneCycle, "Steps": Steps}[schedule.pop("kind")]
-    if "rates" in schedule:
-        schedule["rates"] = tuple((int(start), float(rate)) for start, rate in schedule["rates"])
-    network = _network(fields.pop("network"))
-    return Recipe(
-        **fields,
-        schedule=kind(**schedule),
-        network=network,
-        augmentation=Augmentation(**augmentation),
-    )
+    """A recipe from plain data, of this version or of an earlier one."""
+    fields = data if "task" in data else _of_flat_recipe(data)
+    return _RECIPE.validate_python(fields | {"network": _network(fields["network"])})
 
 
 def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
@@ -131,3 +124,21 @@ def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
         name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
     }
     return TeacherConfig(**fields) if "kind" in fields else NetworkConfig(**fields)
+
+
+# Earlier versions kept the parts of both tasks side by side, and had fields that no recipe has any more.
+RETIRED = {"label_smoothing", "repeats", "prune", "continues"}
+
+
+def _of_flat_recipe(data: dict[str, Any]) -> dict[str, Any]:
+    fields = {name: value for name, value in data.items() if name not in RETIRED}
+    how = fields.pop("augmentation")
+    entropy_weight = fields.pop("entropy_weight", 1.0)
+    if data["dataset"] == "kitti-road":
+        kept = ("sizes", "scale", "shift", "colour", "shadow")
+        task = {name: how[name] for name in kept if name in how}
+        task |= {"kind": "segmentation", "flip": how["flip"] != "none", "entropy_weight": entropy_weight}
+    else:
+        task = {name: how[name] for name in ("shift_pixels", "flip", "erase") if name in how}
+        task["kind"] = "classification"
+    return fields | {"task": task}

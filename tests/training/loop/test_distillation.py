@@ -26,7 +26,7 @@ from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.trainer import Trainer
 from quatserve.training.networks.residual import Network
 from quatserve.training.recipes.schedule import OneCycle
-from quatserve.training.recipes.schema import Recipe
+from quatserve.training.recipes.schema import Classification, Recipe
 from tests.training.tiny_command import interrupt_at, tiny_recipes
 from tests.training.tiny_data import write_run
 
@@ -108,10 +108,8 @@ def test_the_teacher_answers_about_the_very_batch_that_the_student_sees(
 
 def test_a_student_comes_to_answer_as_its_teacher_does(data: Path) -> None:
     """About each image, where the labels, all of one class, say nothing and weigh nothing."""
-    augmentation = dataclasses.replace(TAUGHT.augmentation, flip="none", shift_pixels=0)
-    recipe = dataclasses.replace(
-        TAUGHT, distil=1.0, epochs=10, schedule=OneCycle(peak=0.1), augmentation=augmentation
-    )
+    unchanged = Classification(flip="none", shift_pixels=0)
+    recipe = dataclasses.replace(TAUGHT, distil=1.0, epochs=10, schedule=OneCycle(peak=0.1), task=unchanged)
     source = CifarData(recipe, data)
     levels = torch.linspace(0, 255, len(source.train)).to(torch.uint8).reshape(-1, 1, 1, 1)
     source.train = LabelledImages(levels.repeat(1, 3, 32, 32), torch.full((len(levels),), 5))

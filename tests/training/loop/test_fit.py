@@ -26,7 +26,7 @@ from quatserve.training.loop.checkpoint import read_tensors, write_tensors
 from quatserve.training.loop.fit import fit
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.recipes.schedule import OneCycle
-from quatserve.training.recipes.schema import Augmentation, Recipe
+from quatserve.training.recipes.schema import Classification, Recipe
 from tests.training.tiny_command import interrupt_at, tiny_recipes
 from tests.training.tiny_data import road_recipe, write_frames, write_run
 
@@ -140,7 +140,7 @@ def test_a_recipe_that_erases_trains_with_it_and_scores_without(data: Path) -> N
     seen = {}
     for erase in (0.0, 0.5):
         source = read_data(
-            dataclasses.replace(recipe, augmentation=Augmentation(flip="none", shift_pixels=0, erase=erase)),
+            dataclasses.replace(recipe, task=Classification(flip="none", shift_pixels=0, erase=erase)),
             data,
         )
         held_out = source.validation()

@@ -7,6 +7,7 @@ import torch
 from quatserve.training.data.kitti import IGNORED
 from quatserve.training.loop.losses import road_loss
 from quatserve.training.recipes import find_recipe
+from quatserve.training.recipes.schema import Segmentation
 
 LOGITS = np.random.default_rng(0).normal(size=(2, 1, 5, 7))
 TARGETS = np.random.default_rng(1).choice([0, 1, IGNORED], (2, 5, 7))
@@ -22,7 +23,9 @@ def terms() -> tuple[float, float]:
 
 @pytest.mark.parametrize(("recipe", "weight"), [("kitti-road-quaternion", 1), ("paper-kitti-road-real", 0)])
 def test_ours_adds_cross_entropy_to_the_dice_loss_of_the_papers_authors(recipe: str, weight: float) -> None:
-    found = road_loss(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS), find_recipe(recipe).entropy_weight)
+    task = find_recipe(recipe).task
+    assert isinstance(task, Segmentation)
+    found = road_loss(torch.from_numpy(LOGITS), torch.from_numpy(TARGETS), task.entropy_weight)
     entropy, dice = terms()
     assert float(found) == pytest.approx(weight * entropy + dice)
 

@@ -20,7 +20,7 @@ from quatserve.training.nn import norm as normalisation
 from quatserve.training.nn.algebra import ALGEBRAS
 from quatserve.training.nn.norm import whitening_matrix
 from quatserve.training.recipes.schedule import OneCycle, Steps
-from quatserve.training.recipes.schema import Recipe
+from quatserve.training.recipes.schema import Classification, Recipe
 from tests.training.oracles import randn
 
 RECIPE = Recipe(
@@ -28,6 +28,7 @@ RECIPE = Recipe(
     summary="for tests",
     dataset="cifar10",
     network=NetworkConfig(depth=1, width=8),
+    task=Classification(),
     epochs=2,
     batch_size=6,
     schedule=OneCycle(peak=0.1),

@@ -2,13 +2,15 @@
 
 import dataclasses
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from quatserve.training.commands.main import main
 from quatserve.training.errors import UserError
 from quatserve.training.recipes import RECIPES, find_recipe
-from quatserve.training.recipes.schema import Augmentation, Recipe, as_json, from_json
+from quatserve.training.recipes.schema import Classification, Recipe, Segmentation, as_json, from_json
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -41,33 +43,49 @@ def test_every_network_of_the_paper_has_a_fast_recipe() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "message"),
     [
-        ("epochs", 0, "epochs is 0"),
-        ("batch_size", -1, "batch_size is -1"),
-        ("ema_decay", 1.0, "within"),
-        ("weight_decay", -1e-4, "weight_decay is -0.0001: it must not be negative"),
-        ("gamma_decay", -1e-4, "gamma_decay is -0.0001: it must not be negative"),
-        ("holdout", -1, "negative"),
-        ("distil", 1.1, "distil must lie within"),
-        ("precision", "fp8", "'fp8' must be fp32 or bf16"),
-        ("checkpoint", "bf16", "checkpoint 'bf16' must be fp32 or fp16"),
-        ("dataset", "kitti-road", "does not go with"),
+        ("epochs", 0, "greater than 0"),
+        ("batch_size", -1, "greater than 0"),
+        ("ema_decay", 1.0, "less than 1"),
+        ("momentum", 1.0, "less than 1"),
+        ("weight_decay", -1e-4, "greater than or equal to 0"),
+        ("gamma_decay", -1e-4, "greater than or equal to 0"),
+        ("clip_norm", 0, "greater than 0"),
+        ("holdout", -1, "greater than or equal to 0"),
+        ("distil", 1.1, "less than or equal to 1"),
+        ("precision", "fp8", "'fp32' or 'bf16'"),
+        ("checkpoint", "bf16", "'fp32' or 'fp16'"),
+        ("dataset", "mnist", "'cifar10', 'cifar100' or 'kitti-road'"),
     ],
 )
-def test_a_bad_value_is_refused(field: str, value: object, message: str) -> None:
+def test_a_bad_value_is_refused_by_its_name_and_bound(field: str, value: object, message: str) -> None:
+    with pytest.raises(ValueError, match=rf"(?s){field}\n.*{message}"):
+        dataclasses.replace(find_recipe("cifar10-quaternion"), **{field: value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dataset": "kitti-road"}, "kitti-road does not go with a classification network"),
+        ({"task": Segmentation()}, "a classification network does not go with the task segmentation"),
+    ],
+)
+def test_parts_that_do_not_go_together_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        dataclasses.replace(find_recipe("paper-cifar10-quaternion"), **{field: value})  # type: ignore[arg-type]
+        dataclasses.replace(find_recipe("cifar10-quaternion"), **changes)
 
 
 def test_road_frames_grow_with_the_run() -> None:
-    sizes = Augmentation(sizes=((0.0, 0.75), (0.5, 1.0)))
+    sizes = Segmentation(sizes=((0.0, 0.75), (0.5, 1.0)))
     assert [sizes.size(progress) for progress in (0, 0.49, 0.5, 0.99)] == [0.75, 0.75, 1.0, 1.0]
 
 
-@pytest.mark.parametrize("name", ["erase", "shadow"])
-@pytest.mark.parametrize("value", [-0.1, 1.0])
-def test_erased_and_shaded_parts_are_less_than_all(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=rf"{name} {value} must lie within \[0, 1\)"):
-        Augmentation(**{name: value})  # type: ignore[arg-type]
+@pytest.mark.parametrize(("task", "name"), [(Classification, "erase"), (Segmentation, "shadow")])
+@pytest.mark.parametrize(("value", "bound"), [(-0.1, "greater than or equal to 0"), (1.0, "less than 1")])
+def test_erased_and_shaded_parts_are_less_than_all(
+    task: Callable[..., object], name: str, value: float, bound: str
+) -> None:
+    with pytest.raises(ValueError, match=rf"(?s){name}\n.*{bound}"):
+        task(**{name: value})
 
 
 @pytest.mark.parametrize(
@@ -76,34 +94,38 @@ def test_erased_and_shaded_parts_are_less_than_all(name: str, value: float) -> N
 )
 def test_sizes_are_parts_from_the_beginning_on(sizes: tuple[tuple[float, float], ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        Augmentation(sizes=sizes)
+        Segmentation(sizes=sizes)
 
 
 def test_a_road_recipe_has_no_teacher() -> None:
-    with pytest.raises(ValueError, match=r"distil .* goes with CIFAR"):
+    with pytest.raises(ValueError, match="distil goes with classifiers only"):
         dataclasses.replace(find_recipe("kitti-road-quaternion"), distil=0.5)
 
 
-def test_a_recipe_of_an_older_run_is_read() -> None:
-    """What it does not name is what it was before there was a choice."""
-    recipe = find_recipe("cifar10-quaternion")
-    data = json.loads(json.dumps(as_json(recipe)))
-    for name in ("teacher", "precision", "checkpoint", "gamma_decay"):
-        del data[name]
-    assert from_json(data) == dataclasses.replace(recipe, teacher="", gamma_decay=0.0)
+FLAT = {"label_smoothing": 0.1, "repeats": 2, "prune": 0.5, "continues": True, "entropy_weight": 0.5}
+HOW = {"crops": [[0.0, 24]], "shift_pixels": 3, "flip": "random", "erase": 0.2, "scale": 0.1, "colour": 0.4}
 
 
-def test_fields_that_no_recipe_has_any_more_are_ignored() -> None:
-    recipe = find_recipe("cifar10-quaternion")
+@pytest.mark.parametrize(
+    ("name", "task"),
+    [
+        ("cifar10-quaternion", Classification(shift_pixels=3, flip="random", erase=0.2)),
+        ("kitti-road-quaternion", Segmentation(flip=True, scale=0.1, colour=0.4, entropy_weight=0.5)),
+    ],
+)
+def test_a_flat_recipe_of_an_earlier_version_is_read(name: str, task: Classification | Segmentation) -> None:
+    """What belongs to the other task, and what no recipe has any more, is left out."""
+    recipe = find_recipe(name)
     data = json.loads(json.dumps(as_json(recipe)))
-    data |= {"label_smoothing": 0.1, "repeats": 2, "prune": 0.5, "continues": True}
-    data["augmentation"]["crops"] = [[0.0, 24]]
-    assert from_json(data) == recipe
+    for field in ("task", "teacher", "precision", "checkpoint", "gamma_decay"):
+        del data[field]
+    data |= FLAT | {"augmentation": HOW}
+    assert from_json(data) == dataclasses.replace(recipe, task=task, teacher="", gamma_decay=0.0)
 
 
 def test_a_field_that_no_recipe_ever_had_is_an_error() -> None:
     data = as_json(find_recipe("cifar10-quaternion")) | {"epoch": 3}
-    with pytest.raises(TypeError, match="epoch"):
+    with pytest.raises(ValueError, match="epoch"):
         from_json(data)
 
 
