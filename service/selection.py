@@ -1,0 +1,53 @@
+"""`models.json` in the models directory: default models, pinned versions, and names that must serve.
+
+    {"defaults": {"classification": "cifar10-quaternion"}, "pins": {"kitti-road-quaternion": 1},
+     "required": ["cifar10-quaternion"]}
+
+It is optional, and so is every field. It is read at the start and on every rescan, so that a pin and a SIGHUP
+go back to an earlier version.
+"""
+
+import stat
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from quatserve.service.artifact import NAME_PATTERN, Task
+from quatserve.service.errors import SettingsError
+
+SELECTION_FILE: Final = "models.json"
+MAX_BYTES = 1_048_576
+Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
+
+
+class Selection(BaseModel):
+    """Which of the models on disk serve, and as what."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    defaults: dict[Task, Name] = Field(default_factory=dict)  # the model of a request that names none
+    pins: dict[Name, Annotated[int, Field(ge=1)]] = Field(
+        default_factory=dict
+    )  # the highest version otherwise
+    required: tuple[Name, ...] | None = (
+        None  # must serve before the service is ready; None: every name on disk
+    )
+
+
+def read_selection(models_dir: Path) -> Selection:
+    """The file's content, or an empty selection without a file. SettingsError names what is wrong with it."""
+    path = models_dir / SELECTION_FILE
+    try:
+        status = path.stat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
+            raise SettingsError(f"{path}: must be a regular file of at most {MAX_BYTES:,} bytes")
+        return Selection.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return Selection()
+    except OSError as error:
+        raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "document"
+        raise SettingsError(f"{path}: {where}: {first['msg']}") from error
