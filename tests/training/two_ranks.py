@@ -90,6 +90,6 @@ def run_rank(rank: int, folder: str) -> None:
             results[f"{algebra} {whiten}"] = normalisation(algebra, whiten=whiten, part=SHARES[rank])
     for task in ("classification", "segmentation"):
         results[task] = network_step(task, ranks)
-    words = {"nan": spoiled_epoch(ranks), "full disk": complaint(lambda: ranks.first_does(full_disk))}
+    words = {"nan": spoiled_epoch(ranks), "full disk": complaint(lambda: ranks.on_first_rank(full_disk))}
     torch.save((results, words), Path(folder) / f"{rank}.pt")
     distributed.destroy_process_group()

@@ -1,4 +1,4 @@
-"""A confusion matrix as a picture: what is right in green, mistakes in a colour of their own."""
+"""Draws a confusion matrix: right answers in green, mistakes in red."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ FEW_CLASSES = 20  # with more, cells are too small for numbers
 
 
 def draw_confusion(confusion: NDArray[np.int64], names: tuple[str, ...], title: str, path: Path) -> None:
-    """Rows are true classes, in percent of their images; columns are what the network said."""
+    """Rows are true classes, in percent of their images; columns are predicted classes."""
     shares = 100 * confusion / np.maximum(confusion.sum(1, keepdims=True), 1)
     few = len(names) <= FEW_CLASSES
     figure = Figure(

@@ -1,4 +1,4 @@
-"""What a classifier is worth: its error with and without flip averaging, and what it takes for what."""
+"""Scores a classifier: error with and without flip averaging, and the confusion matrix."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -53,7 +53,7 @@ def confusion_matrix(
 def both_views(
     predict: Predictor, images: Images, *, title: str, progress: bool
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """Probabilities for the images, and for their mirror images."""
+    """Return probabilities for the images, and for their mirror images."""
     plain, mirrored = [], []
     with tqdm(total=len(images), desc=title, unit="img", disable=not progress, leave=False) as bar:
         for start in range(0, len(images), BATCH):

@@ -1,4 +1,4 @@
-"""A contact sheet of frames with the road that a network found in them, from its worst frame to its best.
+"""Draws a contact sheet of frames with the road that a network found, from the worst frame to the best.
 
 The frames are KITTI's, whose licence is not ours: such a picture stays on the machine that made it.
 """
@@ -38,13 +38,13 @@ def draw_overlays(results: Sequence[FrameResult], threshold: float, title: str, 
 
 
 def spread(ranked: Sequence[FrameResult], count: int) -> list[FrameResult]:
-    """At most `count` of them, evenly by rank, the first and the last among them."""
+    """Pick at most `count` frames, evenly by rank, with the first and the last."""
     picks = np.linspace(0, len(ranked) - 1, min(count, len(ranked))).round().astype(int)
     return [ranked[i] for i in picks]
 
 
 def overlay(image: Image.Image, found: NDArray[np.bool_], targets: Mask) -> Image.Image:
-    """Found road green, what is none red, what was missed blue; pixels that do not count stay as they are."""
+    """Tint road that was found green, false road red, missed road blue; leave ignored pixels alone."""
     pixels = np.asarray(image).astype(np.float32)
     road, background = targets == 1, targets == 0
     for where, colour in ((found & road, FOUND), (found & background, INVENTED), (~found & road, MISSED)):

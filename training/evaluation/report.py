@@ -30,7 +30,7 @@ def evaluate_run(
     progress: bool,
     weights: str = CHECKPOINT,
 ) -> dict[str, Any]:
-    """Every figure as plain data; they are left in `run` too."""
+    """Return every figure as plain data, and write them into `run`."""
     network, config = load_network(run, weights)
     recipe, predict = config.recipe, predictor(network, device)
     if recipe.dataset == "kitti-road":
@@ -101,7 +101,7 @@ def _evaluate_road(
         progress=progress,
     )
     if split == "held-out" and not recipe.holdout:
-        split = kitti.HOLDOUT_NAME  # of a network that may have been trained on them
+        split = kitti.HOLDOUT_NAME  # the network may have been trained on them
     title = f"{recipe.name}, {split}: IoU {result.frame_size.iou:.3f} over {len(result.results)} frames"
     draw_overlays(result.results, threshold, title, run / OVERLAYS)
     return {"split": split, "scores": result.as_json(), "picture": OVERLAYS}

@@ -1,4 +1,4 @@
-"""What a road network is worth on a split of the frames.
+"""Scores a road network on a split of the frames.
 
 It is scored twice: at its own size, and at the size of the frames, its map upsampled as the service upsamples
 it. Frames stream through in small batches; only the maps are kept, for the contact sheet.
@@ -68,7 +68,7 @@ def evaluate_road(
 
 
 def at_frame_size(values: Mask, frame: Frame) -> Mask:
-    """A map as large as its frame: the uint8 values, bilinear."""
+    """Resize a uint8 map to the size of its frame, bilinearly."""
     with Image.open(frame.image) as image:
         return np.asarray(resized(Image.fromarray(values), image.height, image.width))
 

@@ -1,4 +1,4 @@
-"""How well a map of road probabilities agrees with the ground truth: pure functions of arrays.
+"""Metrics of road maps against the ground truth: pure functions of arrays.
 
 A map is uint8, round(255 p). Everything is counted in one table: how many road and how many background pixels
 have each of the 256 values. Tables of several frames add up, so every figure is pooled over all valid pixels
@@ -42,7 +42,7 @@ def value_counts(values: Mask, targets: Mask) -> NDArray[np.int64]:
 
 
 def first_road_value(threshold: float) -> int:
-    """The least value of a map that is road: the one rule from a probability to a mask."""
+    """The minimum value of a map that counts as road: the one rule from a probability to a mask."""
     return math.ceil(255 * threshold)
 
 
@@ -55,7 +55,7 @@ def road_scores(counts: NDArray[np.int64], threshold: float = 0.5) -> RoadScores
     negatives, positives = counts.sum(1).tolist()
     if not positives:
         raise UserError("the ground truth of these frames has no road: nothing can be measured")
-    false, true = counts[:, ::-1].cumsum(1)[:, ::-1]  # taken for road at thresholds 0, 1, ..., 255
+    false, true = counts[:, ::-1].cumsum(1)[:, ::-1]  # pixels called road at thresholds 0, 1, ..., 255
     precision, recall = _ratio(true, true + false), true / positives
     f = 2 * true / (true + false + positives)
     best = int(np.argmax(f))
@@ -94,5 +94,5 @@ def _average_precision(precision: NDArray[np.float64], recall: NDArray[np.float6
 
 
 def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    """part / whole, and 0 where there is nothing: no pixel found is a precision of 0 to the benchmark."""
+    """part / whole, or 0 / 0 = 0, as in the benchmark: without road pixels the precision is 0."""
     return np.divide(part, whole, out=np.zeros(part.shape), where=whole != 0)

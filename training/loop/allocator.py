@@ -1,4 +1,4 @@
-"""Keep big tensors in the process: glibc otherwise gives them back to the kernel after every step.
+"""Makes glibc keep freed memory; by default it returns large tensors to the kernel after every step.
 
 Page faults then dominate training on a CPU. The settings are read when a process starts, so the command
 starts itself anew with them, once.

@@ -12,7 +12,7 @@ def moving_average(network: nn.Module, decay: float) -> AveragedModel:
 
     @torch.no_grad()
     def trail(averages: Sequence[Tensor], values: Sequence[Tensor], count: Tensor | int) -> None:
-        # Called once for each dtype. Whole numbers are indices, which have no average.
+        # torch calls this once per dtype. Integer buffers are indices: an average of them is meaningless.
         if averages[0].is_floating_point():
             torch._foreach_lerp_(list(averages), list(values), 1 - min(decay, int(count) / (int(count) + 10)))
 

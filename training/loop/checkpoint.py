@@ -1,4 +1,4 @@
-"""Tensors and what they mean, in one safetensors file, replaced whole or not at all. Nothing is pickled."""
+"""Writes tensors and their metadata to one safetensors file, atomically. Nothing is pickled."""
 
 import json
 import os
@@ -15,7 +15,7 @@ FORMAT = "quatserve-1"
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Replace `path` in one step: after a crash or on a full disk the previous file is still there."""
+    """Replace `path` atomically: after a crash or on a full disk, the previous file is still there."""
     part = path.with_name(path.name + ".part")
     try:
         with part.open("wb") as stream:
@@ -33,13 +33,13 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_tensors(path: Path, tensors: dict[str, Tensor], meaning: dict[str, Any]) -> None:
-    """Save `tensors` with `meaning` (plain data) in the header."""
+    """Save `tensors`, with `meaning` (plain data) in the header."""
     metadata = {"format": FORMAT, "meaning": json.dumps(meaning)}
     write_bytes(path, save({name: t.detach().cpu().contiguous() for name, t in tensors.items()}, metadata))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors and the meaning that `write_tensors` saved."""
+    """Return the tensors and the meaning that `write_tensors` saved."""
     if not path.is_file():
         raise UserError(f"{path} is missing: is this a run directory of `quatserve fit`?")
     try:

@@ -1,4 +1,4 @@
-"""Loss and score by epoch, as a picture."""
+"""Draws loss and score by epoch."""
 
 import io
 from pathlib import Path
@@ -15,7 +15,7 @@ def draw_curves(rows: list[dict[str, Any]], recipe: Recipe, path: Path) -> None:
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     epochs = [row["epoch"] for row in rows]
-    marker = "o" if len(rows) == 1 else "-"  # one epoch has no line
+    marker = "o" if len(rows) == 1 else "-"  # a line needs two epochs
     left.plot(epochs, [row["loss"] for row in rows], marker, color="tab:blue")
     left.set(xlabel="epoch", ylabel="training loss", title=recipe.name)
     right.plot(

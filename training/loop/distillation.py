@@ -9,14 +9,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quatserve.training.errors import UserError
 from quatserve.training.loop import compilation
 
-TEMPERATURE = 4.0  # of both answers: it brings out what a sure teacher thinks of the other classes
+TEMPERATURE = 4.0  # of both answers; above 1 it gives weight to the classes that the teacher thinks unlikely
 
 
 class OnlineTeacher:
-    """Logits of a network that no longer learns, in bf16 where the device computes quicker in it."""
+    """A frozen network that returns logits, computed in bf16 where the device is faster in it."""
 
     def __init__(self, network: nn.Module, device: torch.device, *, compiled: bool):
         network = network.eval().requires_grad_(False).to(device, memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -31,22 +30,16 @@ class OnlineTeacher:
 
 
 def has_fast_bf16(device: torch.device) -> bool:
-    """Whether the device multiplies in bf16; others emulate it, and fp32 is quicker there."""
+    """Whether the device multiplies in bf16. Devices that emulate it are faster in fp32."""
     if device.type == "cuda":
         return bool(torch.cuda.is_bf16_supported(including_emulation=False))
     return device.type == "cpu" and bool(torch.cpu.get_capabilities().get("avx512_bf16"))
 
 
 def divergences(logits: Tensor, answers: Tensor) -> Tensor:
-    """For each image, how far our softened answer is from the teacher's, in nats.
+    """(B,): the Kullback-Leibler divergence of the student's softened answer from the teacher's, in nats.
 
-    Times the square of the temperature, so that gradients are as large as those of labels.
+    It is multiplied by the square of the temperature, so that its gradients are as large as those of labels.
     """
     ours, theirs = ((x / TEMPERATURE).log_softmax(1) for x in (logits, answers))
     return TEMPERATURE**2 * F.kl_div(ours, theirs, reduction="none", log_target=True).sum(1)
-
-
-def check_answers(teacher: OnlineTeacher, inputs: Tensor) -> None:
-    """UserError unless the teacher answers in finite numbers."""
-    if not teacher(inputs).isfinite().all():
-        raise UserError("the teacher's answers are not finite numbers: its run is damaged, train it again")

@@ -1,4 +1,4 @@
-"""A whole training run: epochs, progress, checkpoints, and going on where it stopped."""
+"""Runs a whole training: epochs, progress, checkpoints and resuming."""
 
 import dataclasses
 import sys
@@ -46,7 +46,7 @@ def fit(
     config = runs.new_config(recipe, seed, start, teacher)
     if resume:
         config = _with_its_start(config, run)
-    ranks.first_does(lambda: _admit(run, config, resume=resume))
+    ranks.on_first_rank(lambda: _admit(run, config, resume=resume))
     finished, begun = ((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE))
     if resume and not ranks.agree((finished, begun)):
         raise UserError(
@@ -66,11 +66,11 @@ def fit(
     rows = _restore(trainer, run) if goes_on else []
     if start is not None and not goes_on:
         _begin_with(trainer, start)
-    ranks.first_does(lambda: _record(run, config))
+    ranks.on_first_rank(lambda: _record(run, config))
     for epoch in range(len(rows), recipe.epochs):
         rows.append(_epoch(trainer, epoch, verbose=ranks.first))
-        ranks.first_does(lambda: _save(trainer, run, rows))
-    ranks.first_does(lambda: _finish(trainer, run, rows))
+        ranks.on_first_rank(lambda: _save(trainer, run, rows))
+    ranks.on_first_rank(lambda: _finish(trainer, run, rows))
 
 
 def _finish(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
@@ -81,14 +81,14 @@ def _finish(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def _with_its_start(config: runs.RunConfig, run: Path) -> runs.RunConfig:
-    """The start of a run to be resumed need not be named again: what it gave is in the run's files."""
+    """A resumed run takes its start from its own config.json, so --from need not be repeated."""
     if config.start or not any((run / name).exists() for name in (runs.CHECKPOINT, runs.STATE)):
         return config
     return dataclasses.replace(config, start=runs.read_config(run).start)
 
 
 def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
-    """Whether this run may go into the directory. Nothing is written before data and start are there."""
+    """Check that this run may use the directory. config.json is written later, once the data are read."""
     if not (run / runs.CONFIG).exists():
         runs.make_directory(run)
     elif not resume:
@@ -101,7 +101,7 @@ def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
 
 
 def _record(run: Path, config: runs.RunConfig) -> None:
-    """What is about to train, or to go on with what another version began."""
+    """Write config.json; if another version resumes the run, add its commit and versions."""
     if not all((run / name).exists() for name in (runs.CONFIG, runs.STATE)):  # no epoch is done yet
         runs.write_config(run, config)
         return
@@ -124,7 +124,7 @@ def _epoch(trainer: Trainer, epoch: int, *, verbose: bool) -> dict[str, Any]:
 
 
 def _save(trainer: Trainer, run: Path, rows: list[dict[str, Any]]) -> None:
-    """The state last: it is what says that the epoch is done."""
+    """Write every file of an epoch. The state comes last, because it marks the epoch as done."""
     scores = [row["validation_score"] for row in rows if "validation_score" in row]
     if scores and scores[-1] == min(scores):
         write_tensors(run / runs.BEST, trainer.evaluated.state_dict(), _meaning(trainer, rows))
@@ -149,7 +149,7 @@ def _check_classes(config: runs.RunConfig) -> None:
 
 
 def _check_history(config: runs.RunConfig) -> None:
-    """Whether what the earlier runs saw, or did to the weights, spoils this one."""
+    """Refuse earlier runs that saw held-out images, or whose weights do not fit the optimiser."""
     recipe = config.recipe
     for earlier in (source.recipe for source in config.sources):
         if earlier.dataset == recipe.dataset and earlier.holdout < recipe.holdout:
@@ -166,7 +166,7 @@ def _check_history(config: runs.RunConfig) -> None:
 
 
 def _begin_with(trainer: Trainer, start: Path) -> None:
-    """All weights of the run `start`, or all but its head's, where it tells other classes apart."""
+    """Load the weights of the run `start`; without its head if that has other classes."""
     network, config = runs.load_network(start)
     theirs, ours = config.recipe.network, trainer.recipe.network
     if theirs.body != ours.body:
@@ -194,7 +194,7 @@ def _restore(trainer: Trainer, run: Path) -> list[dict[str, Any]]:
 
 
 def _differences(trainer: Trainer, saved: dict[str, Tensor]) -> list[str]:
-    """Why a saved state is none of `trainer`, which has not made a step yet.
+    """Return the reasons why a saved state does not belong to `trainer`, which has not made a step yet.
 
     So its own state has nothing of the optimiser, which saves its tensors under the parameters' names.
     """

@@ -1,4 +1,4 @@
-"""What is minimised, and what a person reads beside it."""
+"""Losses, and the scores shown beside them."""
 
 import torch
 from torch import Tensor

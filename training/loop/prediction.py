@@ -1,4 +1,4 @@
-"""A network as the function that is served: uint8 pictures in, probabilities or maps out.
+"""Wraps a network as the function that is served: uint8 images in, probabilities or maps out.
 
 `export` hands its ONNX sessions to the same evaluation by wrapping them in the same type.
 """

@@ -1,4 +1,4 @@
-"""What a person sees of an epoch: a live bar on a terminal, one line elsewhere."""
+"""Shows the progress of an epoch: a live bar on a terminal, one line per epoch elsewhere."""
 
 import sys
 from types import TracebackType
@@ -7,7 +7,7 @@ from typing import Any, Self
 from tqdm import tqdm
 
 SCORE_NAMES = {"classification": "error", "segmentation": "1 - IoU"}
-AUGMENTED = "on augmented training images"  # so nobody takes it for a test error
+AUGMENTED = "on augmented training images"  # so that it is not mistaken for a test error
 
 
 class EpochProgress:
@@ -24,7 +24,7 @@ class EpochProgress:
         self.bar.update(images - self.bar.n)
 
     def finish(self, row: dict[str, Any]) -> None:
-        """The epoch in one line, which stays."""
+        """Print the epoch as one permanent line."""
         if not self.shown:
             return
         line = f"{self.title}: loss {row['loss']:.4f}, {self.score_name} {row['score']:.2%} {AUGMENTED}"

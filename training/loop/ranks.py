@@ -1,4 +1,4 @@
-"""The processes of a run: one, or as many as torchrun started."""
+"""The processes of a run: one, or those that torchrun started."""
 
 import gc
 import os
@@ -19,18 +19,18 @@ from quatserve.training.errors import UserError
 class Ranks:
     rank: int = 0
     size: int = 1
-    restarted: bool = False  # torchrun started the processes anew after one of them failed
+    restarted: bool = False  # torchrun restarted the processes after a failure
 
     @property
     def first(self) -> bool:
         return self.rank == 0
 
     def share(self, batch: Tensor) -> Tensor:
-        """This rank's equal part of a whole batch."""
+        """Return this rank's equal part of a whole batch."""
         return batch.chunk(self.size)[self.rank] if self.size > 1 else batch
 
     def whole(self, share: Tensor) -> Tensor:
-        """The whole batch from every rank's equal part; gradients flow to this rank's."""
+        """Gather the whole batch from all ranks. Gradients flow to this rank's part only."""
         if self.size == 1:
             return share
         parts = [torch.empty_like(share, memory_format=torch.contiguous_format) for _ in range(self.size)]
@@ -45,8 +45,8 @@ class Ranks:
             distributed.all_gather_object(values, value)
         return all(other == value for other in values)
 
-    def first_does(self, action: Callable[[], None]) -> None:
-        """The first rank acts while the others wait; what it cannot do, none goes on without."""
+    def on_first_rank(self, action: Callable[[], None]) -> None:
+        """Run `action` on the first rank while the others wait. Its UserError is raised on every rank."""
         fault: list[str | None] = [None]
         if self.first:
             try:
@@ -75,14 +75,14 @@ def joined_ranks(device: torch.device) -> Iterator[Ranks]:
     distributed.init_process_group(backend, store=store, rank=rank, world_size=size)
     try:
         yield Ranks(rank, size, _any_rank(restarted or start > size, size))
-        distributed.barrier()  # none leaves while another still speaks to it
+        distributed.barrier()  # no rank may leave while another still needs it
     finally:
-        gc.collect()  # a model in a cycle would hold the group and its threads to the very end
+        gc.collect()  # a model in a reference cycle would keep the process group and its threads alive
         distributed.destroy_process_group()
 
 
 def meet(store: Store, rank: int, size: int) -> int:
-    """A number that the processes of this start share, and those of no earlier one; 1 to `size` at first.
+    """Agree on a number that identifies this start of the processes, distinct from that of any earlier start.
 
     torchrun keeps its store when it starts the processes anew: the addresses of the dead ones are in it, and
     a process that comes first would call them. Its count of restarts does not tell the starts apart, because
@@ -105,7 +105,7 @@ def meet(store: Store, rank: int, size: int) -> int:
 
 
 def _any_rank(mine: bool, size: int) -> bool:
-    """Whether it is so for any of the ranks; the same answer on all."""
+    """Return whether `mine` is true on any rank."""
     answers = [False] * size
     distributed.all_gather_object(answers, mine)
     return any(answers)

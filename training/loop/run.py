@@ -1,7 +1,7 @@
-"""A run directory: what was run, how it went, and where it can go on.
+"""A run directory: the configuration, the history and the state of a run.
 
-config.json             recipe, seed, versions, commit; what resumed it; what it began with, who taught it
-metrics.jsonl           one line an epoch
+config.json             recipe, seed, versions, commits; the runs that it began with and learned from
+metrics.jsonl           one line per epoch
 state.safetensors       everything needed to resume
 checkpoint.safetensors  the final weights (their moving average, where the recipe keeps one)
 best.safetensors        the best weights, only where the recipe holds out a split
@@ -37,11 +37,11 @@ class RunConfig:
     seed: int
     commit: str
     versions: dict[str, str]
-    later: tuple[str, ...] = ()  # origins of what resumed it, where they differ from the one before
-    imported: dict[str, str] | None = None  # file and digest, where the weights were trained elsewhere
-    start: "FinishedRun | None" = None  # whose weights it began with, where not with random ones
-    teacher: "FinishedRun | None" = None  # whose answers it learned from, beside the labels
-    epochs_done: int | None = None  # where the weights are those of an unfinished run; not in config.json
+    later: tuple[str, ...] = ()  # origins of the versions that resumed it
+    imported: dict[str, str] | None = None  # file and digest of weights that were trained elsewhere
+    start: "FinishedRun | None" = None  # whose weights it began with; None: random weights
+    teacher: "FinishedRun | None" = None  # whose answers it learned from
+    epochs_done: int | None = None  # set for an unfinished run; not stored in config.json
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -64,7 +64,7 @@ class RunConfig:
 
     @property
     def origin(self) -> str:
-        """What a run was begun with, in a line."""
+        """The commit and versions that a run was begun with, as one line."""
         return ", ".join([f"commit {self.commit}", *(f"{k} {v}" for k, v in self.versions.items())])
 
     @property
@@ -73,14 +73,14 @@ class RunConfig:
 
     @property
     def ancestors(self) -> Iterator["RunConfig"]:
-        """The runs whose weights it began with, the latest first."""
+        """The runs whose weights it began with, latest first."""
         if self.start:
             yield self.start.config
             yield from self.start.config.ancestors
 
     @property
     def sources(self) -> Iterator["RunConfig"]:
-        """Every run that it owes something: weights to begin with, or answers, and theirs in turn."""
+        """Every run that it took weights or answers from, directly or through another run."""
         for source in (self.start, self.teacher):
             if source:
                 yield source.config
@@ -89,7 +89,7 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A finished run; it is told by what it did and by its weights, for its directory may move."""
+    """A finished run, identified by its configuration and its weights, because its directory may move."""
 
     config: RunConfig
     sha256: str  # of its checkpoint
@@ -141,13 +141,13 @@ def read_config(run: Path) -> RunConfig:
 
 
 def differences(ours: RunConfig, theirs: RunConfig) -> list[str]:
-    """Names of recipe fields, seed, start and teacher in which two runs differ, with both values."""
+    """List the recipe fields, seed, start and teacher in which two runs differ, with both values."""
     mine, other = _identity(ours), _identity(theirs)
     return [f"{key}: {other.get(key)!r} -> {mine[key]!r}" for key in mine if mine[key] != other.get(key)]
 
 
 def _identity(config: RunConfig) -> dict[str, Any]:
-    """What makes it this run and no other; what its recipe says to people does not."""
+    """Everything that distinguishes one run from another; the summary does not."""
     fields = as_json(config.recipe) | {
         "seed": config.seed,
         "from": config.start and config.start.sha256,
@@ -166,7 +166,7 @@ def write_metrics(run: Path, rows: list[dict[str, Any]]) -> None:
 
 
 def load_network(run: Path, name: str = CHECKPOINT) -> tuple[AnyNetwork, RunConfig]:
-    """The network of a run in evaluation mode: finished, or its average so far (`epochs_done` says so)."""
+    """Load the network of a run in evaluation mode; of an unfinished run, its average so far."""
     config = read_config(run)
     if name == CHECKPOINT and not (run / CHECKPOINT).is_file() and (run / STATE).is_file():
         return _load_unfinished(run, config)
@@ -207,7 +207,7 @@ def _this_version(path: Path) -> Iterator[None]:
 
 
 def load_teacher(run: Path) -> AnyNetwork:
-    """The network of a finished run, whose numbers are all finite."""
+    """Load the network of a finished run and check that its numbers are finite."""
     network, _ = load_network(run)
     for name, tensor in network.state_dict().items():
         if not tensor.isfinite().all():
@@ -216,7 +216,7 @@ def load_teacher(run: Path) -> AnyNetwork:
 
 
 def find_teacher(recipe: Recipe) -> Path:
-    """The run of the recipe that teaches `recipe`: in `runs/` here, or in that of this clone."""
+    """Find the run of the recipe's teacher in `runs/`, here or in this clone."""
     places = [Path("runs", recipe.teacher), Path(__file__).resolve().parents[2] / "runs" / recipe.teacher]
     for place in places:
         if (place / CHECKPOINT).is_file():
@@ -228,10 +228,12 @@ def find_teacher(recipe: Recipe) -> Path:
 
 
 def current_commit() -> str:
-    """The commit of this package, marked where its files differ from it."""
+    """Return the commit of this package, with a mark if its files were modified."""
     try:
         here = Path(__file__)
-        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # or the repository is another project's
+        _git(
+            here.parent, "ls-files", "--error-unmatch", here.name
+        )  # fails in another repository
         commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
         return commit + ("-modified" if _git(here.parent, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):

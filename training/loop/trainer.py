@@ -1,4 +1,4 @@
-"""One epoch of training, and the state that it carries to the next."""
+"""Trains one epoch, and carries the state from one epoch to the next."""
 
 import math
 import warnings
@@ -19,12 +19,12 @@ from quatserve.training.loop.ranks import Ranks
 from quatserve.training.networks.build import AnyNetwork, build_network
 from quatserve.training.recipes.schema import Recipe
 
-CHECK_EVERY = 10  # steps between looks at the loss, each of which waits for the device
-Progress = Callable[[int, int, float, float], None]  # images seen and to come, mean loss, mean score, so far
+CHECK_EVERY = 10  # steps between reads of the loss, each of which waits for the device
+Progress = Callable[[int, int, float, float], None]  # images seen, images in all, mean loss and score so far
 
 
 class Trainer:
-    """Network, moving average and optimiser of a run; `state` and `restore` carry all three."""
+    """Network, moving average and optimiser of a run; `state` and `restore` save and load all three."""
 
     def __init__(
         self,
@@ -55,16 +55,16 @@ class Trainer:
             fused=True,
         )
         model: nn.Module = self.network
-        if ranks.size > 1:  # the running statistics are those of all ranks already
+        if ranks.size > 1:  # running statistics are already those of all ranks
             warnings.filterwarnings(
                 "ignore", "Grad strides do not match"
-            )  # of 1 x 1 kernels: one layout, two names
+            )  # 1 x 1 kernels: one layout has two names
             model = DistributedDataParallel(self.network, forward_sync_buffers=False)
         self._model = compilation.compiled(model) if compiled else model
         self.step = 0
 
     def train_epoch(self, epoch: int, progress: Progress) -> dict[str, float]:
-        """Train on one pass of the data; images, mean loss and score (error, or 1 - IoU), last rate."""
+        """Train on one pass of the data; return the row of metrics.jsonl but for its time and validation."""
         self.network.train()
         steps, batches = self.data.epoch(epoch, self.seed)
         images, score = steps * self.recipe.batch_size, torch.zeros(2, dtype=torch.double, device=self.device)
@@ -90,7 +90,7 @@ class Trainer:
         }
 
     def _train_step(self, batch: Batch, rate: float) -> tuple[Tensor, Tensor, Tensor]:
-        """One step on a whole batch: its loss, score and norm of the gradient, the same on every rank."""
+        """Make one step. Return loss, score and gradient norm of the whole batch, the same on every rank."""
         batch = on_device(batch._replace(inputs=self.ranks.share(batch.inputs)), self.device)
         if self.teacher:
             batch = batch._replace(answers=self.ranks.whole(self.teacher(batch.inputs)))
@@ -130,11 +130,11 @@ class Trainer:
 
     @property
     def evaluated(self) -> AnyNetwork:
-        """The weights that are scored and shipped."""
+        """The weights that are scored and shipped: the average, if there is one."""
         return self.average.module if self.average else self.network  # type: ignore[return-value]
 
     def validate(self) -> float | None:
-        """Score on the held-out split, where there is one."""
+        """Return the score on the held-out split; None if there is none."""
         batches = self.data.validation()
         return None if batches is None else score_of(self.evaluated, batches, self.data.score, self.device)
 
@@ -149,7 +149,7 @@ class Trainer:
         return tensors
 
     def begin_with(self, weights: dict[str, Tensor]) -> None:
-        """Weights of another run in place of random ones, which stay where it has none."""
+        """Replace random weights by those of another run; weights that it does not have stay random."""
         self.network.load_state_dict(self.network.state_dict() | weights)
         if self.average:
             self.average.module.load_state_dict(self.network.state_dict())
@@ -179,7 +179,7 @@ def parameter_groups(
     *,
     gamma_decay: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Kernels and gamma with their decay, beta and biases with none."""
+    """Group the parameters by decay: kernels and gamma have their own, beta and biases none."""
     decays = {"weight": weight_decay, "gamma": gamma_decay}
     groups: dict[float, list[nn.Parameter]] = {}
     for name, parameter in network.named_parameters():
@@ -195,7 +195,7 @@ def score_of(
     score: Callable[[Tensor, Batch], Tensor],
     device: torch.device,
 ) -> float:
-    """The pooled score of a network in evaluation mode."""
+    """Return the pooled score of a network in evaluation mode."""
     network.eval()
     total = torch.zeros(2, dtype=torch.double, device=device)
     for batch in batches:

@@ -70,9 +70,7 @@ class Recipe:
     schedule: Schedule
     weight_decay: NonNegativeFloat  # of kernels that SGD moves; never of beta and biases
     gamma_decay: NonNegativeFloat = 0.0  # of the norms' gamma, which nothing else keeps from growing
-    kernel_rate: NonNegativeFloat = (
-        0.0  # > 0: orthogonal steps (Muon) of this times the rate
-    )
+    kernel_rate: NonNegativeFloat = 0.0  # > 0: orthogonal steps (Muon) of this times the rate
     momentum: Share = 0.9  # Nesterov's
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     ema_decay: Share = 0.999  # 0 keeps the last weights instead
