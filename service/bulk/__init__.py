@@ -1,1 +1,1 @@
-"""The same engine without a server: `quatserve classify` and `quatserve segment`."""
+"""`quatserve classify` and `quatserve segment`: files in, tables or pictures out, without a server."""

@@ -1,76 +1,55 @@
-"""`quatserve classify` and `quatserve segment`, from arguments to an exit code."""
+"""The commands `quatserve classify` and `quatserve segment`."""
 
 import argparse
 import os
+import signal
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from tqdm import tqdm
-
+from quatserve.service import command_line
 from quatserve.service.artifact import Description, Task, read_description
-from quatserve.service.bulk import tables
-from quatserve.service.bulk.engine import Answer, Fault, outcomes
-from quatserve.service.bulk.files import Found, gather, named
-from quatserve.service.bulk.pictures import draw, picture_path, without_clashes
+from quatserve.service.bulk.arguments import classify_parser, segment_parser
+from quatserve.service.bulk.files import find_files, with_standard_input
+from quatserve.service.bulk.pictures import picture_path, without_clashes, write_picture
+from quatserve.service.bulk.pipeline import FileResult, SkippedFile, process
+from quatserve.service.bulk.progress import Progress
+from quatserve.service.bulk.tables import check_suffix, open_table
 from quatserve.service.engine.cpus import usable_cpus
 from quatserve.service.engine.load import Model, load_model
+from quatserve.service.engine.predictions import Predictions, top
 from quatserve.service.engine.versions import versions_on_disk
 from quatserve.service.errors import SettingsError
-from quatserve.service.imaging.images import Output
-from quatserve.service.settings import CommandParser, Settings, add_flags, build, from_environment
-from quatserve.service.web.inference import top
-from quatserve.service.web.queries import SegmentQuery
+from quatserve.service.imaging.render import Output
+from quatserve.service.settings import Settings
 
-SHARED_SETTINGS = (
-    "models_dir",
-    "device",
-    "precision",
-    "threads",
-    "max_batch",
-    "max_batch_s",
-    "max_image_pixels",
-    "gpu_memory_bytes",
-)
-EXIT_SOME_BAD = 1
-EPILOG = "A second run goes on where the first stopped. Bad files are told, skipped, and end in exit code 1."
+EXIT_SOME_SKIPPED = 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+Batches = Generator[tuple[int, list[SkippedFile]]]  # per batch: how many are done, and what was skipped
 
 
-@dataclass
-class Tally:
-    """How it is going, for the person at the terminal."""
-
-    bar: "tqdm[Any]"
-    begun: float = field(default_factory=time.perf_counter)
-    done: int = 0
-    bad: int = 0
-
-    def count(self, answered: int, faults: Iterable[Fault]) -> None:
-        for fault in faults:
-            self.bad += 1
-            self.bar.write(f"{fault.file.path}: {fault.reason}", file=sys.stderr)
-            self.bar.update()
-        self.done += answered
-        self.bar.update(answered)
-
-    def summary(self, before: int) -> str:
-        rate = self.done / (time.perf_counter() - self.begun)
-        parts = [f"{self.done} done" + (f" at {rate:,.0f} images/s" if self.done else "")]
-        parts += [f"{before} done before"] if before else []
-        parts += [f"{self.bad} bad"] if self.bad else []
-        return ", ".join(parts)
+def main(words: Sequence[str]) -> int:
+    errors = (*command_line.START_ERRORS, OSError)  # OSError: such as a full disk
+    return command_line.run(_run, words, errors)
 
 
-# --- choosing the model ---
+def _run(words: Sequence[str]) -> int:
+    make_parser, command = COMMANDS[words[0]]
+    options = make_parser().parse_args(words[1:])
+    try:
+        return command(options, command_line.settings_from(options))
+    except KeyboardInterrupt:
+        print("interrupted; run the same command again to continue", file=sys.stderr)
+        return EXIT_INTERRUPTED
+
+
+# --- the model ---
 
 
 def find_model(task: Task, name: str | None, settings: Settings) -> Path:
-    """The artifact of that name, the default, or the only one that does the task: its highest version."""
+    """The highest version of the named model, of the default, or of the only model that does the task."""
     name = name or settings.default_model(task)
     on_disk = versions_on_disk(settings.models_dir)
     newest = {
@@ -97,131 +76,80 @@ def _check_task(description: Description, task: Task) -> None:
 
 
 def load(directory: Path, settings: Settings) -> tuple[Model, int]:
-    """The model, and how many threads work with it: on a CPU each runs it by itself."""
+    """The model with one thread per run, and how many runs to make at a time."""
     model = load_model(directory, settings.model_copy(update={"threads": 1}))
     return model, settings.threads or usable_cpus()
 
 
-# --- the two commands ---
+# --- the commands ---
 
 
 def classify(options: argparse.Namespace, settings: Settings) -> int:
-    tables.check_suffix(options.out)
-    files = gather(named(options.paths, sys.stdin.buffer))
+    check_suffix(options.out)
+    files = find_files(with_standard_input(options.paths, sys.stdin.buffer))
     model, threads = load(find_model(Task.CLASSIFICATION, options.model, settings), settings)
     labels = model.description.labels
     top_k = min(options.top_k, len(labels))
 
-    def finish(answer: Answer) -> tuple[str, tables.Predictions]:
-        return answer.file.path, top(answer.row, labels, top_k)
+    def finish(result: FileResult) -> tuple[str, Predictions]:
+        return result.file.path, top(result.row, labels, top_k)
 
-    with closing(tables.open_table(options.out, _identity(model), top_k)) as table:
+    identity = f"{model.description.name}/{model.description.version}"
+    with closing(open_table(options.out, identity, top_k)) as table:
         waiting = [file for file in files if file.path not in table.done]
 
-        def steps(pool: Executor) -> Iterator[tuple[int, list[Fault]]]:
-            for batch in outcomes(model, waiting, settings.max_image_pixels, pool, threads, finish):
-                found = [item for item in batch if not isinstance(item, Fault)]
-                table.add(found)
-                yield len(found), [item for item in batch if isinstance(item, Fault)]
+        def batches(pool: Executor) -> Batches:
+            for batch in process(model, waiting, settings.max_image_pixels, pool, threads, finish):
+                rows = [item for item in batch if not isinstance(item, SkippedFile)]
+                table.add(rows)
+                yield len(rows), [item for item in batch if isinstance(item, SkippedFile)]
 
-        return _work(steps, threads, waiting, len(files) - len(waiting), [])
+        return _work(batches, threads, len(waiting), len(files) - len(waiting))
 
 
 def segment(options: argparse.Namespace, settings: Settings) -> int:
-    query = SegmentQuery(options.model, Output(options.output), options.threshold)
-    gathered = gather(named(options.paths, sys.stdin.buffer), leave_out=options.out)
-    files, faults = without_clashes(gathered, options.out, query.output)
-    path_of = {file: picture_path(file, options.out, query.output) for file in files}
+    output = Output(options.output)
+    found = find_files(with_standard_input(options.paths, sys.stdin.buffer), results=options.out)
+    files, clashes = without_clashes(found, options.out, output)
+    path_of = {file: picture_path(file, options.out, output) for file in files}
     waiting = [file for file in files if not os.path.exists(path_of[file])]  # noqa: PTH110  # Path may raise
     model, threads = load(find_model(Task.SEGMENTATION, options.model, settings), settings)
     options.out.mkdir(parents=True, exist_ok=True)
 
-    def finish(answer: Answer) -> Fault | None:
-        return draw(answer, path_of[answer.file], query, settings.max_image_pixels)
+    def finish(result: FileResult) -> SkippedFile | None:
+        return write_picture(
+            result, path_of[result.file], output, options.threshold, settings.max_image_pixels
+        )
 
-    def steps(pool: Executor) -> Iterator[tuple[int, list[Fault]]]:
-        for batch in outcomes(model, waiting, settings.max_image_pixels, pool, threads, finish):
-            bad = [fault for fault in batch if fault]
-            yield len(batch) - len(bad), bad
+    def batches(pool: Executor) -> Batches:
+        for batch in process(model, waiting, settings.max_image_pixels, pool, threads, finish):
+            skipped = [item for item in batch if item]
+            yield len(batch) - len(skipped), skipped
 
-    return _work(steps, threads, waiting, len(files) - len(waiting), faults)
-
-
-Steps = Callable[[Executor], Iterator[tuple[int, list[Fault]]]]
-
-
-def _work(steps: Steps, threads: int, waiting: list[Found], before: int, faults: list[Fault]) -> int:
-    """Go through the files with a progress bar, and sum up."""
-    bar: tqdm[Any] = tqdm(total=len(waiting) + len(faults), unit=" images", disable=None, dynamic_ncols=True)
-    tally = Tally(bar)
-    with ThreadPoolExecutor(threads, thread_name_prefix="files") as pool, bar:
-        tally.count(0, faults)
-        with closing(steps(pool)) as progress:  # type: ignore[type-var]
-            for answered, bad in progress:
-                tally.count(answered, bad)
-    print(tally.summary(before), file=sys.stderr)
-    return EXIT_SOME_BAD if tally.bad else 0
+    return _work(batches, threads, len(waiting), len(files) - len(waiting), clashes)
 
 
-def _identity(model: Model) -> str:
-    return f"{model.description.name}/{model.description.version}"
-
-
-# --- arguments ---
-
-
-def _threshold(text: str) -> float:
-    value = float(text)
-    if not 0 <= value <= 1:
-        raise argparse.ArgumentTypeError(f"{text} is not from 0 to 1")
-    return value
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{text} is less than 1")
-    return value
-
-
-def _parser(command: str, what: str) -> argparse.ArgumentParser:
-    parser = CommandParser(prog=f"quatserve serve {command}", description=what, epilog=EPILOG)
-    parser.add_argument("paths", nargs="+", metavar="PATH", help="image, folder, or - for a list on stdin")
-    parser.add_argument("--model", help="name of the model, where several could do it")
-    parser.add_argument("--debug", action="store_true", help="show a traceback when it cannot start")
-    add_flags(parser, SHARED_SETTINGS)
-    return parser
-
-
-def classify_parser() -> argparse.ArgumentParser:
-    parser = _parser("classify", "Say what is in each image, in a table that grows.")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="results.csv or results.jsonl; appended to"
-    )
-    parser.add_argument("--top-k", type=_count, default=1, metavar="N", help="classes an image (default: 1)")
-    return parser
-
-
-def segment_parser() -> argparse.ArgumentParser:
-    parser = _parser("segment", "Write a picture of the road in each image.")
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="DIR", help="folder for NAME-mask.png and the like"
-    )
-    parser.add_argument("--output", choices=list(Output), default=Output.MASK, help="default: mask")
-    parser.add_argument(
-        "--threshold", type=_threshold, default=0.5, metavar="P", help="road from here on (default: 0.5)"
-    )
-    return parser
+def _work(
+    batches: Callable[[Executor], Batches],
+    threads: int,
+    waiting: int,
+    before: int,
+    skipped: Sequence[SkippedFile] = (),
+) -> int:
+    """Process the files with a progress bar, and print a summary."""
+    with (
+        ThreadPoolExecutor(threads, thread_name_prefix="files") as pool,
+        Progress(waiting + len(skipped)) as progress,
+        closing(batches(pool)) as results,
+    ):
+        progress.count(0, skipped)
+        for done, skipped_now in results:
+            progress.count(done, skipped_now)
+    print(progress.summary(before), file=sys.stderr)
+    return EXIT_SOME_SKIPPED if progress.skipped else 0
 
 
 COMMANDS: dict[str, tuple[Callable[[], argparse.ArgumentParser], Callable[..., int]]] = {
     "classify": (classify_parser, classify),
     "segment": (segment_parser, segment),
 }
-
-
-def run(command: str, arguments: Sequence[str], environment: Mapping[str, str] = os.environ) -> int:
-    make_parser, work = COMMANDS[command]
-    options = make_parser().parse_args(arguments)
-    flags = {name: getattr(options, name) for name in SHARED_SETTINGS if hasattr(options, name)}
-    return work(options, build(from_environment(environment) | flags))

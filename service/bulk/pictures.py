@@ -1,4 +1,4 @@
-"""Results of segmentation: a PNG for each file below a folder, there whole or not at all."""
+"""The results of `segment`: one PNG per file, written atomically below a folder."""
 
 import errno
 import os
@@ -6,35 +6,34 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from quatserve.service.bulk.engine import Answer, Fault, read
-from quatserve.service.bulk.files import Found, ending
+from quatserve.service.bulk.files import InputFile, picture_suffix
+from quatserve.service.bulk.pipeline import FileResult, SkippedFile, read
 from quatserve.service.errors import ImageError
-from quatserve.service.imaging import images
-from quatserve.service.web.inference import render
-from quatserve.service.web.queries import SegmentQuery
+from quatserve.service.imaging.images import decode
+from quatserve.service.imaging.render import Output, render
 
 
-def picture_path(file: Found, folder: Path, output: images.Output) -> Path:
-    """FOLDER/below/street.jpg -> OUT/below/street-mask.png"""
+def picture_path(file: InputFile, folder: Path, output: Output) -> Path:
+    """PHOTOS/below/street.jpg -> OUT/below/street-mask.png"""
     relative = Path(file.relative)
-    return folder / relative.parent / (relative.stem + ending(output))
+    return folder / relative.parent / (relative.stem + picture_suffix(output))
 
 
 def without_clashes(
-    files: Iterable[Found], folder: Path, output: images.Output
-) -> tuple[list[Found], list[Fault]]:
-    """The files whose picture has a name of its own, and those that come after another of that name."""
-    first: dict[Path, Found] = {}
-    faults: list[Fault] = []
+    files: Iterable[InputFile], folder: Path, output: Output
+) -> tuple[list[InputFile], list[SkippedFile]]:
+    """The files whose picture has a path of its own, and the later files whose picture would replace one."""
+    first: dict[Path, InputFile] = {}
+    skipped: list[SkippedFile] = []
     for file in files:
-        taken = first.setdefault(picture_path(file, folder, output), file)
-        if taken is not file:
-            faults.append(Fault(file, f"its result would have the name of that of {taken.path}"))
-    return list(first.values()), faults
+        owner = first.setdefault(picture_path(file, folder, output), file)
+        if owner is not file:
+            skipped.append(SkippedFile(file, f"its picture would have the same name as that of {owner.path}"))
+    return list(first.values()), skipped
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Under another name first: whoever looks, and a second run, sees all of it or nothing."""
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write under a temporary name, then rename: readers and a second run see the whole file or none."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".part")
     try:
@@ -47,19 +46,21 @@ def write_whole(path: Path, content: bytes) -> None:
         raise
 
 
-def draw(answer: Answer, path: Path, query: SegmentQuery, max_pixels: int) -> Fault | None:
-    """Write the picture. An overlay reads its photo again: kept, a batch of photos would fill the memory."""
+def write_picture(
+    result: FileResult, path: Path, output: Output, threshold: float, max_pixels: int
+) -> SkippedFile | None:
+    """Write the picture of one file. An overlay reads its photo again: a whole batch is too large to keep."""
     photo = None
-    if query.output is images.Output.OVERLAY:
+    if output is Output.OVERLAY:
         try:
-            photo = images.decode(read(answer.file.path, max_pixels), max_pixels)
+            photo = decode(read(result.file.path, max_pixels), max_pixels)
         except (ImageError, OSError) as error:
-            return Fault(answer.file, str(error))
-    picture, _ = render(answer.row, answer.size, query, photo)
+            return SkippedFile(result.file, str(error))
+    picture, _ = render(result.row, result.size, output, threshold, photo)
     try:
-        write_whole(path, picture)
+        write_atomically(path, picture)
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:  # a full disk is no fault of this file
+        if error.errno != errno.ENAMETOOLONG:  # such as a full disk: not the fault of this file
             raise
-        return Fault(answer.file, f"the name of its result is too long ({path.name})")
+        return SkippedFile(result.file, f"the name of its picture is too long ({path.name})")
     return None

@@ -1,4 +1,4 @@
-"""Bytes to an image whose size is known: every format's way to cost much for few bytes is refused here."""
+"""Opens a file without decoding it, and refuses files that are small but expensive to decode."""
 
 import io
 import re
@@ -21,33 +21,33 @@ END_OF_IMAGE = b"\xff\xd9"
 MARKER = re.compile(rb"\xff[^\x00\xd0-\xd7\xff]")
 ARITHMETIC_FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in range(0xC9, 0xD0) if kind != 0xCC)
 FRAMES = frozenset(b"\xff" + bytes([kind]) for kind in (*range(0xC0, 0xC4), *range(0xC5, 0xC8), 0xDE))
-NO_SEGMENT = frozenset(  # libjpeg and Pillow look for the next marker right behind these
+NO_SEGMENT = frozenset(  # markers without a length: the next marker follows at once
     bytes([kind]) for kind in (*range(0xC0), 0xC8, *range(0xD0, 0xDA), *range(0xF0, 0xFE), 0xFF)
 )
-PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")  # of a PNG: Pillow unpacks each, to a megabyte
+PACKED_CHUNKS = (b"zTXt", b"iTXt", b"iCCP")  # of a PNG: Pillow unpacks each, up to a megabyte
 MAX_BLOCKS = {
-    "JPEG": {b"Exif\0\0": 16},  # joined, and numbers are read from the whole; a file of frames has some
+    "JPEG": {b"Exif\0\0": 16},  # Pillow joins them; cameras write a few
     "PNG": dict.fromkeys(PACKED_CHUNKS, 128),
 }
 MAX_MARKERS = 50_000
-MAX_SCANS = 16  # of a JPEG of the largest size, and more of a smaller one; encoders write ten
+MAX_SCANS = 16  # of a JPEG of the maximum size, more of a smaller one; encoders write ten
 MAX_SIDE = 65_535  # Pillow's tables for resizing grow with the sides, not with the pixels
 RUN_LENGTHS = (1, 2)  # of 8 and of 4 bits: Pillow decodes them in Python, slowly
 MAX_RUN_LENGTH_PIXELS = 2**20
-HEADER_READS = 2_048  # of a JPEG segment there are four, of a PNG chunk three; 256 segments hold 16 MiB
-BYTES_PER_READ = 64  # on average, of what follows the header: encoders write pieces of thousands
-RUN_LENGTH_READS_PER_PIXEL = 4  # a run is two, and as many end a line
+HEADER_READS = 2_048  # four per JPEG segment, three per PNG chunk; 256 segments hold 16 MiB
+BYTES_PER_READ = 64  # minimum average after the header; encoders write pieces of thousands of bytes
+RUN_LENGTH_READS_PER_PIXEL = 4  # two for a run of one pixel, two for the end of a line
 IN_PIECES = "the image is in too many small pieces"
 
-# Our own bound is a setting and is checked before decoding; Pillow's would only warn, and on a thread.
+# Our own limit is a setting, checked before decoding. Pillow's only warns, on whichever thread decodes.
 Image.MAX_IMAGE_PIXELS = None
 
 
 class _CountedReads(io.BytesIO):
-    """A file in memory that may be read so many times.
+    """A file in memory that raises after `reads` calls of `read`.
 
-    Pillow walks through segments, chunks and runs in Python, whose cost is in their number and not in their
-    bytes: millions of empty ones hold the interpreter for seconds, and all other clients with it.
+    Pillow walks through segments, chunks and runs in Python, so their number costs time, not their bytes:
+    millions of empty ones hold the interpreter for seconds, and with it every other client.
     """
 
     def __init__(self, data: bytes, reads: int) -> None:
@@ -62,7 +62,7 @@ class _CountedReads(io.BytesIO):
 
 
 def format_of(data: bytes) -> str:
-    """The format by its first bytes: names and headers lie."""
+    """The format by its signature; file names and content types are not trusted."""
     for signature, name in SIGNATURES.items():
         if data.startswith(signature):
             return name
@@ -72,7 +72,7 @@ def format_of(data: bytes) -> str:
 
 
 def open_header(data: bytes, max_pixels: int) -> Image.Image:
-    """The image with its size known and checked; its pixels are not decoded yet."""
+    """The image with its size checked; the pixels are not decoded yet."""
     if not data:
         raise UnreadableImageError("the image is empty")
     name = format_of(data)
@@ -84,7 +84,7 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
         image = Image.open(file, formats=(name,))
     except ImageError:
         raise
-    except Exception as error:  # Pillow raises eight kinds and more on bad files
+    except Exception as error:  # Pillow raises at least eight types on bad files
         raise UnreadableImageError(f"the {name} header cannot be read") from error
     _check_size(image, max_pixels)
     pixels = image.width * image.height
@@ -100,7 +100,7 @@ def in_run_lengths(image: Image.Image) -> bool:
 
 
 def _check_blocks(data: bytes, name: str) -> None:
-    """What Pillow joins or unpacks, however often it comes."""
+    """Bound the blocks that Pillow joins or unpacks."""
     for blocks, most in MAX_BLOCKS.get(name, {}).items():
         if data.count(blocks) > most:
             shown = blocks.rstrip(b"\0").decode()
@@ -110,26 +110,26 @@ def _check_blocks(data: bytes, name: str) -> None:
 def _check_size(image: Image.Image, max_pixels: int) -> None:
     pixels = image.width * image.height
     if pixels > max_pixels:
-        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; at most {max_pixels:,} are taken")
+        raise TooManyPixelsError(f"{image.width} x {image.height} pixels; the limit is {max_pixels:,}")
     if max(image.size) > MAX_SIDE:
         raise TooManyPixelsError(
-            f"{image.width} x {image.height} pixels; at most {MAX_SIDE:,} a side are taken"
+            f"{image.width} x {image.height} pixels; at most {MAX_SIDE:,} a side are accepted"
         )
     if in_run_lengths(image) and pixels > MAX_RUN_LENGTH_PIXELS:
         raise TooManyPixelsError(
-            f"{pixels:,} pixels in run lengths; at most {MAX_RUN_LENGTH_PIXELS:,} are taken of such a BMP"
+            f"{pixels:,} pixels in run lengths; at most {MAX_RUN_LENGTH_PIXELS:,} are accepted of such a BMP"
         )
 
 
 def _check_frame(data: bytes) -> None:
-    """The header of a JPEG before Pillow sees it, which keeps whatever frames it finds."""
+    """Check the header of a JPEG before Pillow reads it, which would keep every frame it finds."""
     at, frames = START_OF_IMAGE, 0
     for _ in range(HEADER_READS):
         marker = data[at : at + 2]
         if marker == START_OF_SCAN or len(marker) < 2:
             return
-        if marker in ARITHMETIC_FRAMES:  # a billion decisions in a few megabytes; no browser reads it
-            raise UnsupportedFormatError("the JPEG is in arithmetic coding")
+        if marker in ARITHMETIC_FRAMES:  # slow to decode, and no browser supports it
+            raise UnsupportedFormatError("the JPEG uses arithmetic coding")
         frames += marker in FRAMES
         if frames > 1:
             raise UnreadableImageError("the JPEG has more than one frame")
@@ -138,14 +138,14 @@ def _check_frame(data: bytes) -> None:
 
 
 def _check_scans(data: bytes, pixels: int, max_pixels: int) -> None:
-    """A progressive JPEG passes over all its pixels in every scan, and a scan may be fifty bytes."""
+    """A progressive JPEG visits all its pixels in every scan, and a scan may have fifty bytes."""
     allowed = MAX_SCANS * max_pixels // max(1, pixels)
     if data.count(START_OF_SCAN) > allowed and _has_more_scans(data, allowed):
-        raise TooManyPixelsError(f"at most {allowed} scans of {pixels:,} pixels are taken")
+        raise TooManyPixelsError(f"at most {allowed} scans of {pixels:,} pixels are accepted")
 
 
 def _has_more_scans(data: bytes, allowed: int) -> bool:
-    """Of those before the image's end, behind which a phone may have put a film."""
+    """Count the scans up to the end of the image; phones append a video after it."""
     at, scans = START_OF_IMAGE, 0
     for _ in range(MAX_MARKERS):
         found = MARKER.search(data, at)
@@ -159,6 +159,6 @@ def _has_more_scans(data: bytes, allowed: int) -> bool:
 
 
 def _after(marker: bytes, data: bytes, at: int) -> int:
-    """Where a marker's segment ends; a byte on where it has none."""
+    """The end of the segment of a marker; the next byte if it has no segment."""
     segment = marker[:1] == b"\xff" and marker[1:] not in NO_SEGMENT
     return at + (2 + int.from_bytes(data[at + 2 : at + 4]) if segment else 1)

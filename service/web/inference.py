@@ -6,22 +6,20 @@ from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Executor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import orjson
-from numpy.typing import NDArray
-from PIL.Image import Image
 from starlette.requests import Request
 from starlette.responses import Response
 
 from quatserve.service.artifact import Task
 from quatserve.service.engine.loaded import LoadedModel
+from quatserve.service.engine.predictions import top
 from quatserve.service.engine.registry import Registry
 from quatserve.service.engine.results import Outcome
 from quatserve.service.errors import BadParameterError, DeadlineExceededError
-from quatserve.service.imaging import images
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, Decoder, PixelBudget, Prepared
-from quatserve.service.imaging.images import Target
+from quatserve.service.imaging.images import Pixels, Target, decode
+from quatserve.service.imaging.render import Output, render
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.lifecycle import DEPARTURE, Departure
@@ -53,26 +51,6 @@ def departure_of(request: Request) -> Departure:
     """The connection's own; elsewhere than on our server, one that never happens."""
     found = request.scope.get("extensions", {}).get(DEPARTURE)
     return found if isinstance(found, Departure) else Departure()
-
-
-def top(row: NDArray[Any], labels: tuple[str, ...], top_k: int) -> list[dict[str, object]]:
-    """The likeliest classes first. Plain Python: numpy would let go of the interpreter and wait for it."""
-    values = row.tolist()
-    order = sorted(range(len(values)), key=values.__getitem__, reverse=True)[:top_k]
-    return [{"label": labels[i], "index": i, "probability": round(values[i], 6)} for i in order]
-
-
-def render(
-    road: images.Pixels, size: tuple[int, int], query: SegmentQuery, photo: Image | None
-) -> tuple[bytes, float]:
-    """The PNG asked for, and the fraction of it that is road."""
-    heatmap = images.enlarge(road, size)
-    mask = images.mask_of(heatmap, query.threshold)
-    picture = {images.Output.MASK: mask, images.Output.HEATMAP: heatmap}.get(query.output)
-    if photo is not None:
-        picture = images.overlay(photo, mask)
-    assert picture is not None  # an overlay comes with its photo
-    return images.png(picture), images.road_fraction(mask)
 
 
 class Inference:
@@ -182,7 +160,7 @@ class Inference:
 
     async def _render(
         self,
-        road: images.Pixels,
+        road: Pixels,
         size: tuple[int, int],
         query: SegmentQuery,
         data: bytes,
@@ -191,9 +169,10 @@ class Inference:
         """An overlay decodes its photo again: kept, each waiting request would hold it whole in memory."""
 
         def job() -> tuple[bytes, float]:
-            overlay = query.output is images.Output.OVERLAY
+            overlay = query.output is Output.OVERLAY
             with self._budget.hold(size, departure):
-                return render(road, size, query, images.decode(data, self._max_pixels) if overlay else None)
+                photo = decode(data, self._max_pixels) if overlay else None
+                return render(road, size, query.output, query.threshold, photo)
 
         begun = time.perf_counter()
         rendered = await asyncio.get_running_loop().run_in_executor(self._pool, job)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 from starlette.responses import Response
 
 from quatserve.service.artifact import Task
-from quatserve.service.imaging.images import Output
+from quatserve.service.imaging.render import Output
 from quatserve.service.web.inference import Inference
 from quatserve.service.web.problems import INTERNAL, KINDS, MEDIA_TYPE
 from quatserve.service.web.queries import MAX_TOP_K

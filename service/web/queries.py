@@ -7,7 +7,7 @@ from typing import TypeVar
 from urllib.parse import parse_qsl
 
 from quatserve.service.errors import BadParameterError
-from quatserve.service.imaging.images import Output
+from quatserve.service.imaging.render import Output
 
 MAX_TOP_K = 1000
 T = TypeVar("T")

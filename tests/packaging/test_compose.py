@@ -11,7 +11,8 @@ import yaml
 from dockerfile_parse import DockerfileParser
 from jsonschema import Draft202012Validator
 
-from quatserve.service.settings import Settings, from_environment
+from quatserve.service.command_line import from_environment
+from quatserve.service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 RESET = object()

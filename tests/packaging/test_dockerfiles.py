@@ -13,7 +13,8 @@ import pytest
 import yaml
 from dockerfile_parse import DockerfileParser
 
-from quatserve.service.settings import Settings, from_environment
+from quatserve.service.command_line import from_environment
+from quatserve.service.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 FILES = ["service.Dockerfile", "training.Dockerfile"]

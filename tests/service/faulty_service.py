@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from quatserve.service.app import create_app
+from quatserve.service.commands import parse
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.session import Session
 from quatserve.service.imaging import decoder as decoding
 from quatserve.service.imaging.images import upright_rgb
-from quatserve.service.settings import Settings, parse
+from quatserve.service.settings import Settings
 from quatserve.service.telemetry import logs
 from quatserve.service.web import server
 

@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from quatserve.service.app import create_app
+from quatserve.service.commands import parse
 from quatserve.service.engine.cpus import usable_cpus
-from quatserve.service.settings import parse
 from quatserve.service.telemetry import logs
 from quatserve.service.web.server import exit_stuck, serve
 from tests.service.harness import RunningService

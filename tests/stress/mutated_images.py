@@ -13,7 +13,7 @@ from PIL import Image
 from quatserve.service.imaging.inspect import START_OF_SCAN
 from tests.service.artifacts import write_both
 from tests.service.harness import encoded, noise
-from tests.service.imaging.test_images import png_chunk, png_file, sixteen_bit_rows
+from tests.service.image_files import png_chunk, png_file, sixteen_bit_rows
 from tests.stress.connection import Answer, post, post_form, pour
 from tests.stress.record import Record, measured, under_attack
 

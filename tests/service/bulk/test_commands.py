@@ -1,4 +1,4 @@
-"""`quatserve classify` and `segment` as a person runs them: files in, files out, an exit code."""
+"""`quatserve classify` and `segment` as processes: files in, files out, an exit code."""
 
 import csv
 import io
@@ -17,8 +17,8 @@ import pytest
 from PIL import Image
 
 from quatserve.service.bulk.tables import CsvTable, open_table
+from quatserve.service.command_line import variable_of
 from quatserve.service.errors import SettingsError
-from quatserve.service.settings import variable_of
 from tests.service.artifacts import LABELS, expected_probabilities, write_both, write_classifier
 from tests.service.harness import REPOSITORY, encoded, noise, plain, wait_until
 
@@ -95,7 +95,7 @@ def test_json_lines_hold_what_the_service_answers(models_dir: Path, tmp_path: Pa
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_bad_files_are_told_and_skipped(models_dir: Path, photos: Path, suffix: str) -> None:
+def test_bad_files_are_reported_and_skipped(models_dir: Path, photos: Path, suffix: str) -> None:
     (photos / "05.png").write_bytes(b"words")
     (photos / "06.png").write_bytes(encoded(noise(32, 32))[:-200])
     os.mkfifo(photos / "07b.png")
@@ -106,15 +106,15 @@ def test_bad_files_are_told_and_skipped(models_dir: Path, photos: Path, suffix: 
     assert told == {
         str(photos / "05.png"): "the data does not begin like an image",
         str(photos / "06.png"): "the image is damaged",
-        str(photos / "07b.png"): "not a file",
+        str(photos / "07b.png"): "not a regular file",
         str(missing): "No such file or directory",
     }
-    assert done.stderr.splitlines()[-1].endswith("4 bad")
+    assert done.stderr.splitlines()[-1].endswith("4 skipped")
     assert len(out.read_text().splitlines()) == 68 + (suffix == "csv")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_a_second_run_does_what_is_left(models_dir: Path, photos: Path, suffix: str) -> None:
+def test_a_second_run_processes_the_rest(models_dir: Path, photos: Path, suffix: str) -> None:
     out = photos.parent / f"results.{suffix}"
     assert run("classify", photos, "--out", out, models=models_dir).returncode == 0
     whole = out.read_bytes()
@@ -131,7 +131,7 @@ def test_a_second_run_does_what_is_left(models_dir: Path, photos: Path, suffix: 
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl"])
-def test_names_of_any_kind_come_back_as_they_are(models_dir: Path, tmp_path: Path, suffix: str) -> None:
+def test_any_file_name_survives_the_table(models_dir: Path, tmp_path: Path, suffix: str) -> None:
     names = [
         b'comma, "quote".png',
         b"line\nbreak.png",
@@ -172,7 +172,7 @@ def test_a_list_on_standard_input(models_dir: Path, photos: Path) -> None:
     assert [row["file"] for row in rows_of(out)] == [str(photos / name) for name in names]
 
 
-def test_names_that_cannot_be_are_bad_files(models_dir: Path, tmp_path: Path) -> None:
+def test_impossible_names_are_skipped(models_dir: Path, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(plain((1, 2, 3)))
     long, out = "n" * 300 + ".png", tmp_path / "r.csv"
     listed = b"zero\0byte.png\n" + long.encode() + b"\n"
@@ -180,19 +180,19 @@ def test_names_that_cannot_be_are_bad_files(models_dir: Path, tmp_path: Path) ->
     assert done.returncode == 1
     assert f"{long}: File name too long" in done.stderr
     assert "byte.png: embedded null byte" in done.stderr
-    assert done.stderr.splitlines()[-1].endswith("3 bad")
+    assert done.stderr.splitlines()[-1].endswith("3 skipped")
     assert len(rows_of(out)) == 1
 
 
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        ("\n", "lines that are not ours"),
-        ("a.png\n", "lines that are not ours"),
-        ("x" * 200_000 + "\n", "no CSV"),
+        ("\n", "did not write"),
+        ("a.png\n", "did not write"),
+        ("x" * 200_000 + "\n", "not CSV"),
     ],
 )
-def test_a_table_with_lines_of_others_is_left_alone(
+def test_a_table_with_foreign_rows_is_not_changed(
     models_dir: Path, tmp_path: Path, damage: str, told: str
 ) -> None:
     (tmp_path / "a.png").write_bytes(plain((1, 2, 3)))
@@ -213,9 +213,9 @@ def test_a_table_with_lines_of_others_is_left_alone(
         ("notes.jsonl", '{"precious": 1}'),
     ],
 )
-def test_a_file_of_which_nothing_is_ours_is_left_alone(tmp_path: Path, name: str, content: str) -> None:
+def test_a_foreign_file_is_not_changed(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
-    with pytest.raises(SettingsError, match="something that is not ours; name another file"):
+    with pytest.raises(SettingsError, match="did not write; choose another file"):
         open_table(tmp_path / name, "colours/1", 1)
     assert (tmp_path / name).read_text() == content
 
@@ -224,7 +224,7 @@ def test_a_file_of_which_nothing_is_ours_is_left_alone(tmp_path: Path, name: str
     ("name", "content"),
     [("r.csv", ""), ("r.csv", "file,mod"), ("r.jsonl", '{"fi'), ("r.jsonl", '{"file": "a')],
 )
-def test_a_first_row_that_was_cut_off_is_written_again(tmp_path: Path, name: str, content: str) -> None:
+def test_a_truncated_first_row_is_written_again(tmp_path: Path, name: str, content: str) -> None:
     (tmp_path / name).write_text(content)
     table = open_table(tmp_path / name, "colours/1", 1)
     table.close()
@@ -233,13 +233,13 @@ def test_a_first_row_that_was_cut_off_is_written_again(tmp_path: Path, name: str
 
 
 class ShortWrites(io.BytesIO):
-    """A file that takes a few bytes at a time."""
+    """A file that writes at most seven bytes at a time."""
 
     def write(self, content: Any) -> int:
         return super().write(bytes(content)[:7])
 
 
-def test_a_row_is_written_whole_by_a_file_that_takes_a_part(tmp_path: Path) -> None:
+def test_partial_writes_are_continued(tmp_path: Path) -> None:
     table = CsvTable(tmp_path / "r.csv", "colours/1", 1)
     table.close()
     table._stream = stream = ShortWrites()
@@ -247,7 +247,7 @@ def test_a_row_is_written_whole_by_a_file_that_takes_a_part(tmp_path: Path) -> N
     assert stream.getvalue() == b"a-long-name.png,colours/1,red,0.5\n"
 
 
-def test_a_table_of_another_kind_is_left_alone(tmp_path: Path) -> None:
+def test_a_table_of_another_model_or_format_is_not_changed(tmp_path: Path) -> None:
     models = write_both(tmp_path / "models")
     (tmp_path / "a.png").write_bytes(plain((1, 2, 3)))
     out = tmp_path / "results.csv"
@@ -282,10 +282,12 @@ def test_masks_are_those_of_the_contract(models_dir: Path, photos: Path) -> None
 
 
 @pytest.mark.parametrize(("output", "mode"), [("heatmap", "L"), ("overlay", "RGB")])
-def test_other_outputs_below_the_same_folders(models_dir: Path, photos: Path, output: str, mode: str) -> None:
+def test_pictures_keep_the_folders_of_their_photos(
+    models_dir: Path, photos: Path, output: str, mode: str
+) -> None:
     (photos / "broken.png").write_bytes(b"words")
-    out = photos / "results"  # inside what is read: not looked at
-    for count in ("70 done at ", "0 done, 70 done before, 1 bad"):
+    out = photos / "results"  # inside the input folder, but not input
+    for count in ("70 done at ", "0 done, 70 done before, 1 skipped"):
         done = run("segment", photos, "--out", out, "--output", output, models=models_dir)
         assert done.returncode == 1
         assert count in done.stderr
@@ -295,7 +297,7 @@ def test_other_outputs_below_the_same_folders(models_dir: Path, photos: Path, ou
     assert [path for path in out.rglob("*") if path.name.startswith(".")] == []
 
 
-def test_results_beside_the_photos_are_not_looked_at_again(models_dir: Path, photos: Path) -> None:
+def test_pictures_beside_the_photos_are_not_input(models_dir: Path, photos: Path) -> None:
     for count, output in (("70 done at ", "mask"), ("70 done before", "mask"), ("70 done at ", "overlay")):
         done = run("segment", photos, "--out", photos, "--output", output, models=models_dir)
         assert done.returncode == 0, done.stderr
@@ -303,22 +305,22 @@ def test_results_beside_the_photos_are_not_looked_at_again(models_dir: Path, pho
     assert len([path for path in photos.rglob("*") if path.is_file()]) == 3 * 70
 
 
-def test_two_results_of_one_name_are_not_mixed_up(models_dir: Path, tmp_path: Path) -> None:
+def test_a_second_picture_of_the_same_name_is_refused(models_dir: Path, tmp_path: Path) -> None:
     for name in ("a.png", "a.bmp"):
         (tmp_path / name).write_bytes(plain((200, 0, 0)))
     for _ in range(2):
         done = run("segment", tmp_path, "--out", tmp_path / "out", models=models_dir)
         assert done.returncode == 1
-        assert f"{tmp_path / 'a.png'}: its result would have the name of that of" in done.stderr
+        assert f"{tmp_path / 'a.png'}: its picture would have the same name as that of" in done.stderr
 
 
-def test_a_result_whose_name_is_too_long_is_one_bad_file(models_dir: Path, tmp_path: Path) -> None:
+def test_a_picture_with_too_long_a_name_is_skipped(models_dir: Path, tmp_path: Path) -> None:
     name = "n" * 251  # with .png as long as a name may be, with -mask.png longer
     for stem in ("a", name):
         (tmp_path / f"{stem}.png").write_bytes(plain((200, 0, 0)))
     done = run("segment", tmp_path, "--out", tmp_path / "out", models=models_dir)
     assert done.returncode == 1
-    assert f"{name}.png: the name of its result is too long" in done.stderr
+    assert f"{name}.png: the name of its picture is too long" in done.stderr
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["a-mask.png"]
 
 
@@ -326,7 +328,7 @@ def test_a_result_whose_name_is_too_long_is_one_bad_file(models_dir: Path, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "told"),
+    ("arguments", "code", "message"),
     [
         (["classify", "x.png"], 2, "--out"),
         (["classify", "x.png", "--out", "results.txt"], 2, ".csv"),
@@ -340,19 +342,19 @@ def test_a_result_whose_name_is_too_long_is_one_bad_file(models_dir: Path, tmp_p
         (["classify", "x.png", "--out", "r.csv", "--model", "tiny-road"], 2, "it does segmentation"),
         (["classify", "x.png", "--out", "r.csv", "--threads", "-1"], 2, "threads is '-1'"),
         (["segment", "--out", "masks"], 2, "PATH"),
-        (["segment", "x.png", "--out", "masks", "--threshold", "1.5"], 2, "1.5 is not from 0 to 1"),
+        (["segment", "x.png", "--out", "masks", "--threshold", "1.5"], 2, "1.5 is not between 0 and 1"),
         (["segment", "x.png", "--out", "masks", "--output", "video"], 2, "video"),
         (["segment", "x.png", "--out", "masks", "--precision", "fp16"], 1, "no fp16 file"),
         (["segment", "x.png", "--out", "masks", "--port", "1"], 2, "--port"),
         (["segment", "x.png", "--out", "/proc/masks"], 1, "/proc/masks"),
     ],
 )
-def test_what_cannot_be_is_told_in_one_line(
-    models_dir: Path, tmp_path: Path, arguments: list[str], code: int, told: str
+def test_a_bad_argument_is_a_one_line_error(
+    models_dir: Path, tmp_path: Path, arguments: list[str], code: int, message: str
 ) -> None:
     done = run(*arguments, models=models_dir, cwd=tmp_path)
     assert done.returncode == code, done.stderr
-    assert told in done.stderr
+    assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
@@ -372,7 +374,7 @@ def test_several_models_need_a_name(tmp_path: Path) -> None:
     assert (default.returncode, "model is 'nobody'" in default.stderr) == (2, True)
 
 
-def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_run_leaves_whole_rows_and_continues(tmp_path: Path) -> None:
     models = tmp_path / "models"
     write_classifier(models, rounds=200)  # slow enough to be interrupted
     folder, out = tmp_path / "photos", tmp_path / "results.csv"
@@ -388,7 +390,7 @@ def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> Non
         finally:
             process.kill()
     assert process.returncode == 130
-    assert b"the same command goes on from here" in told
+    assert b"run the same command again to continue" in told
     assert b"Traceback" not in told
     rows = rows_of(out)
     assert 0 < len(rows) < 400
@@ -397,15 +399,16 @@ def test_an_interrupted_run_leaves_whole_rows_and_goes_on(tmp_path: Path) -> Non
     assert [row["file"] for row in rows_of(out)] == [str(folder / f"{i:03}.png") for i in range(400)]
 
 
-def test_the_help_teaches_all_three(models_dir: Path) -> None:
-    page = run("--help", models=models_dir).stdout
-    for line in ("serve over HTTP", "classify PATH... --out results.csv", "segment PATH... --out DIR"):
-        assert line in page
-    assert "--top-k" in run("classify", "--help", models=models_dir).stdout
-    assert "--threshold" in run("segment", "--help", models=models_dir).stdout
+def test_each_command_has_its_own_help(models_dir: Path) -> None:
+    for command, flag in (("classify", "--top-k"), ("segment", "--threshold")):
+        page = run(command, "--help", models=models_dir).stdout
+        assert page.startswith(f"usage: quatserve {command} ")
+        assert flag in page
+        assert "QUATSERVE_THREADS" in page
+        assert "--port" not in page
 
 
-def test_the_progress_bar_tells_speed_and_time_left(models_dir: Path, photos: Path) -> None:
+def test_the_progress_bar_shows_speed_and_time_left(models_dir: Path, photos: Path) -> None:
     """On a terminal; elsewhere a bar would only fill a log."""
     reader, writer = os.openpty()
     termios.tcsetwinsize(writer, (24, 100))

@@ -16,7 +16,8 @@ from quatserve.service.artifact import Resize
 from quatserve.service.engine.registry import Registry
 from quatserve.service.errors import ClientGoneError, DeadlineExceededError
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, TINY_BYTES, Decoder, PixelBudget
-from quatserve.service.imaging.images import Output, Target
+from quatserve.service.imaging.images import Target
+from quatserve.service.imaging.render import Output
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.inference import Inference
@@ -24,7 +25,7 @@ from quatserve.service.web.lifecycle import Departure
 from quatserve.service.web.queries import SegmentQuery
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
-from tests.service.imaging.test_images import png_chunk, png_file, run_length_bmp
+from tests.service.image_files import png_chunk, png_file, run_length_bmp
 
 TARGET = Target(32, 32, Resize.STRETCH)
 PACKED = zlib.compress(bytes(1 << 20))  # a kilobyte

@@ -16,9 +16,9 @@ def test_a_free_port_passes() -> None:
 def test_a_taken_port_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        assert main(["--port", str(port)]) == 1
+        assert main(["serve", "--port", str(port)]) == 1
     said = capsys.readouterr().err.strip().splitlines()[-1]
-    assert said.startswith(f"service: port {port} on 127.0.0.1 is taken")
+    assert said.startswith(f"error: port {port} on 127.0.0.1 is taken")
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])

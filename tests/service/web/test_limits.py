@@ -12,7 +12,7 @@ import pytest
 from quatserve.service.web.protocol import MAX_PIPELINED
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
-from tests.service.imaging.test_images import png_file
+from tests.service.image_files import png_file
 
 RED = plain((200, 60, 40))
 

@@ -1,4 +1,4 @@
-"""The engine by itself: in order, on all its threads, and never more in memory than a few batches."""
+"""Files are processed in order, on all threads, with only a few batches in memory."""
 
 import dataclasses
 import threading
@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quatserve.service.bulk.engine import Answer, Fault, in_order, load, outcomes, read
-from quatserve.service.bulk.files import Found
+from quatserve.service.bulk.files import InputFile
+from quatserve.service.bulk.pipeline import FileResult, SkippedFile, map_in_order, prepare_file, process, read
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.session import CUDA, Session
 from quatserve.service.errors import BadOutputError, ImageError
@@ -51,45 +51,48 @@ def with_run(
     return dataclasses.replace(model, session=cast("Session", fake))
 
 
-def found_in(
-    model: Model, files: list[Found], pool: ThreadPoolExecutor, finish: Callable[[Answer], Any] = lambda a: a
+def processed(
+    model: Model,
+    files: list[InputFile],
+    pool: ThreadPoolExecutor,
+    finish: Callable[[FileResult], Any] = lambda a: a,
 ) -> list[Any]:
-    batches = outcomes(model, files, MAX_PIXELS, pool, THREADS, finish)
+    batches = process(model, files, MAX_PIXELS, pool, THREADS, finish)
     return [item for batch in batches for item in batch]
 
 
-def write(folder: Path, count: int, bad: frozenset[int] = frozenset()) -> list[Found]:
+def write(folder: Path, count: int, bad: frozenset[int] = frozenset()) -> list[InputFile]:
     for i in range(count):
         content = b"words" if i in bad else encoded(noise(32, 32, seed=i))
         (folder / f"{i:03}.png").write_bytes(content)
-    return [Found(str(folder / f"{i:03}.png"), f"{i:03}.png") for i in range(count)]
+    return [InputFile(str(folder / f"{i:03}.png"), f"{i:03}.png") for i in range(count)]
 
 
-def test_results_come_in_order_whoever_is_slow(pool: ThreadPoolExecutor) -> None:
+def test_results_come_in_order_of_the_items(pool: ThreadPoolExecutor) -> None:
     delays = [0.03, 0.0, 0.02, 0.0, 0.01, 0.0] * 4
 
     def work(i: int) -> int:
         time.sleep(delays[i])
         return i
 
-    assert list(in_order(pool, work, range(24), 5)) == list(range(24))
+    assert list(map_in_order(pool, work, range(24), 5)) == list(range(24))
 
 
-def test_no_more_is_begun_than_asked(pool: ThreadPoolExecutor) -> None:
-    begun = 0
+def test_only_so_many_items_are_submitted_ahead(pool: ThreadPoolExecutor) -> None:
+    submitted = 0
 
     def items() -> Iterator[int]:
-        nonlocal begun
-        while begun < 1000:
-            begun += 1
-            yield begun
+        nonlocal submitted
+        while submitted < 1000:
+            submitted += 1
+            yield submitted
 
-    for consumed, _ in enumerate(in_order(pool, lambda item: item, items(), 7), 1):
-        assert begun - consumed <= 7
-    assert begun == 1000
+    for consumed, _ in enumerate(map_in_order(pool, lambda item: item, items(), 7), 1):
+        assert submitted - consumed <= 7
+    assert submitted == 1000
 
 
-def test_leaving_early_cancels_what_has_not_begun() -> None:
+def test_closing_early_cancels_waiting_items() -> None:
     gate, ran = threading.Event(), list[int]()
 
     def work(i: int) -> None:
@@ -97,38 +100,38 @@ def test_leaving_early_cancels_what_has_not_begun() -> None:
         gate.wait(10 if i else 0)
 
     with ThreadPoolExecutor(1) as pool:
-        results = cast("Iterator[None]", in_order(pool, work, range(50), 10))
+        results = cast("Iterator[None]", map_in_order(pool, work, range(50), 10))
         next(results)
         results.close()  # type: ignore[attr-defined]
         gate.set()
-    assert len(ran) <= 2  # the one asked for, and the one under way
+    assert len(ran) <= 2  # the one consumed, and the one running
 
 
 @pytest.mark.parametrize("where", ["load", "finish"])
-def test_leaving_early_stops_a_batch_under_way(
+def test_closing_early_stops_the_running_batch(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    files, seen = write(tmp_path, 12), list[Found]()
+    files, seen = write(tmp_path, 12), list[InputFile]()
     under_way, gate = threading.Event(), threading.Event()
 
-    def note(file: Found) -> None:
+    def note(file: InputFile) -> None:
         seen.append(file)
         if file == files[5]:  # the second of the second batch
             under_way.set()
             gate.wait(10)
 
-    def noted_load(file: Found, *arguments: Any) -> Any:
+    def noted_load(file: InputFile, *arguments: Any) -> Any:
         if where == "load":
             note(file)
-        return load(file, *arguments)
+        return prepare_file(file, *arguments)
 
-    def finish(answer: Answer) -> None:
+    def finish(answer: FileResult) -> None:
         if where == "finish":
             note(answer.file)
 
-    monkeypatch.setattr("quatserve.service.bulk.engine.load", noted_load)
+    monkeypatch.setattr("quatserve.service.bulk.pipeline.prepare_file", noted_load)
     with ThreadPoolExecutor(1) as pool:
-        batches = outcomes(model, files, MAX_PIXELS, pool, 1, finish)
+        batches = process(model, files, MAX_PIXELS, pool, 1, finish)
         next(batches)
         assert under_way.wait(10)
         batches.close()  # type: ignore[attr-defined]
@@ -141,36 +144,34 @@ def test_each_file_gets_its_own_row(
     model: Model, pool: ThreadPoolExecutor, tmp_path: Path, count: int
 ) -> None:
     files = write(tmp_path, count)
-    found = found_in(model, files, pool)
+    found = processed(model, files, pool)
     assert [item.file for item in found] == files
     for i, item in enumerate(found):
-        assert isinstance(item, Answer)
+        assert isinstance(item, FileResult)
         expected = expected_probabilities(noise(32, 32, seed=i)[None])[0]
         np.testing.assert_allclose(item.row, expected, atol=1e-5)
 
 
-def test_faults_stay_in_their_place(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_skipped_files_keep_their_place(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     bad = frozenset({0, 3, 4, 5, 6, 7, 11, 19})
     files = write(tmp_path, 20, bad)
-    found = found_in(model, files, pool)
+    found = processed(model, files, pool)
     assert [item.file for item in found] == files
-    assert {i for i, item in enumerate(found) if isinstance(item, Fault)} == bad
+    assert {i for i, item in enumerate(found) if isinstance(item, SkippedFile)} == bad
 
 
-def test_an_answer_that_cannot_be_finished_is_a_fault(
-    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
-) -> None:
+def test_finish_may_skip_a_file(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
     files = write(tmp_path, 6)
 
-    def finish(answer: Answer) -> str | Fault:
-        return Fault(answer.file, "no") if answer.file == files[4] else answer.file.relative
+    def finish(answer: FileResult) -> str | SkippedFile:
+        return SkippedFile(answer.file, "no") if answer.file == files[4] else answer.file.relative
 
-    assert found_in(model, files, pool, finish) == [
-        "000.png", "001.png", "002.png", "003.png", Fault(files[4], "no"), "005.png"
+    assert processed(model, files, pool, finish) == [
+        "000.png", "001.png", "002.png", "003.png", SkippedFile(files[4], "no"), "005.png"
     ]  # fmt: skip
 
 
-def test_a_run_that_fails_is_the_fault_of_its_file_alone(
+def test_a_failing_run_skips_only_the_file_that_fails_alone(
     model: Model, pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
     files = write(tmp_path, 6)
@@ -181,24 +182,28 @@ def test_a_run_that_fails_is_the_fault_of_its_file_alone(
             raise BadOutputError("output holds numbers that are not finite\nand more")
         return model.session.run(images)
 
-    found = found_in(with_run(model, run), files, pool)
+    found = processed(with_run(model, run), files, pool)
     assert [item.file for item in found] == files
-    faults = [item for item in found if isinstance(item, Fault)]
-    assert faults == [Fault(files[4], "the network failed: output holds numbers that are not finite")]
+    skipped = [item for item in found if isinstance(item, SkippedFile)]
+    assert skipped == [SkippedFile(files[4], "the network failed: output holds numbers that are not finite")]
 
 
-def test_nothing_but_bad_files_runs_nothing(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+def test_the_network_does_not_run_without_readable_files(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
     def run(_: NDArray[np.uint8]) -> NDArray[Any]:
         raise AssertionError("there is nothing to run")
 
     files = write(tmp_path, 100, frozenset(range(100)))
-    batches = list(outcomes(with_run(model, run), files, MAX_PIXELS, pool, THREADS, lambda a: a))
+    batches = list(process(with_run(model, run), files, MAX_PIXELS, pool, THREADS, lambda a: a))
     assert sum(map(len, batches)) == 100
-    assert len(batches) > 1  # they are told as they come, not at the end
+    assert len(batches) > 1  # they are reported as they come, not at the end
 
 
-def test_few_files_are_shared_by_all_threads(model: Model, pool: ThreadPoolExecutor, tmp_path: Path) -> None:
-    """Each thread runs its own batch, all at once: fewer could not pass the barrier."""
+def test_a_few_files_are_spread_over_all_threads(
+    model: Model, pool: ThreadPoolExecutor, tmp_path: Path
+) -> None:
+    """Each thread runs its own batch at the same time: fewer threads would not pass the barrier."""
     together = threading.Barrier(THREADS)
 
     def run(images: NDArray[np.uint8]) -> NDArray[Any]:
@@ -206,10 +211,10 @@ def test_few_files_are_shared_by_all_threads(model: Model, pool: ThreadPoolExecu
         return model.session.run(images)
 
     files = write(tmp_path, THREADS)
-    assert [item.file for item in found_in(with_run(model, run), files, pool)] == files
+    assert [item.file for item in processed(with_run(model, run), files, pool)] == files
 
 
-def test_a_gpu_makes_one_run_at_a_time_while_others_decode(
+def test_a_gpu_runs_one_batch_at_a_time_while_others_decode(
     model: Model, pool: ThreadPoolExecutor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoded, running, most = 0, 0, 0
@@ -217,10 +222,10 @@ def test_a_gpu_makes_one_run_at_a_time_while_others_decode(
     def count_loads(*arguments: Any) -> Any:
         nonlocal decoded
         decoded += 1
-        return load(*arguments)
+        return prepare_file(*arguments)
 
     def run(images: NDArray[np.uint8]) -> NDArray[Any]:
-        """Returns only when more has been decoded than this batch: for ever, were they to take turns."""
+        """Return only when the next batch has been decoded too: never, if running and decoding took turns."""
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -231,19 +236,19 @@ def test_a_gpu_makes_one_run_at_a_time_while_others_decode(
         running -= 1
         return model.session.run(images)
 
-    monkeypatch.setattr("quatserve.service.bulk.engine.load", count_loads)
+    monkeypatch.setattr("quatserve.service.bulk.pipeline.prepare_file", count_loads)
     files = write(tmp_path, 48)
-    assert [item.file for item in found_in(with_run(model, run, CUDA), files, pool)] == files
+    assert [item.file for item in processed(with_run(model, run, CUDA), files, pool)] == files
     assert most == 1
 
 
-def test_only_a_few_batches_wait_however_many_files_there_are(
+def test_finished_batches_that_nobody_takes_are_bounded(
     model: Model, pool: ThreadPoolExecutor, tmp_path: Path
 ) -> None:
-    files, finished = write(tmp_path, 96), list[Found]()
-    batches = outcomes(model, files, MAX_PIXELS, pool, THREADS, lambda a: finished.append(a.file))
+    files, finished = write(tmp_path, 96), list[InputFile]()
+    batches = process(model, files, MAX_PIXELS, pool, THREADS, lambda a: finished.append(a.file))
     next(batches)
-    time.sleep(0.3)  # as long as they like: nobody takes the results
+    time.sleep(0.3)  # enough for all of them, were there no bound
     assert len(finished) <= (1 + 2 * THREADS) * model.max_batch
 
 
@@ -251,17 +256,21 @@ def test_a_file_larger_than_any_image_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "large.png"
     with path.open("wb") as stream:
         stream.truncate(1 << 40)
-    with pytest.raises(ImageError, match="bytes; at most"):
+    with pytest.raises(ImageError, match="bytes; the limit is"):
         read(str(path), MAX_PIXELS)
 
 
-def test_a_folder_named_like_an_image_is_a_fault(model: Model, tmp_path: Path) -> None:
+def test_a_folder_named_like_an_image_is_skipped(model: Model, tmp_path: Path) -> None:
     (tmp_path / "a.png").mkdir()
-    fault = load(Found(str(tmp_path / "a.png"), "a.png"), Target.of(model.description), MAX_PIXELS)
-    assert isinstance(fault, Fault)
-    assert fault.reason == "Is a directory"
+    skipped = prepare_file(
+        InputFile(str(tmp_path / "a.png"), "a.png"), Target.of(model.description), MAX_PIXELS
+    )
+    assert isinstance(skipped, SkippedFile)
+    assert skipped.reason == "Is a directory"
 
 
-def test_a_name_with_a_zero_byte_is_a_fault(model: Model) -> None:
-    file = Found("a\0b.png", "a\0b.png")
-    assert load(file, Target.of(model.description), MAX_PIXELS) == Fault(file, "embedded null byte")
+def test_a_name_with_a_zero_byte_is_skipped(model: Model) -> None:
+    file = InputFile("a\0b.png", "a\0b.png")
+    assert prepare_file(file, Target.of(model.description), MAX_PIXELS) == SkippedFile(
+        file, "embedded null byte"
+    )
