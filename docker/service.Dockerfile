@@ -18,6 +18,7 @@ COPY pyproject.toml constraints.txt ./
 RUN touch README.md LICENSE \
  && /opt/quatserve/bin/pip install --constraint constraints.txt ".[${RUNTIME}]"
 COPY README.md LICENSE ./
+COPY quatserve quatserve
 COPY service service
 RUN /opt/quatserve/bin/pip install --no-deps --force-reinstall .
 

@@ -1,4 +1,4 @@
-# Training and export in one image: `docker run IMAGE training fit ...`, `docker run IMAGE export build ...`.
+# Training and export in one image: `docker run IMAGE fit ...`, `docker run IMAGE build ...`.
 # pip's torch brings its own CUDA libraries, so this image too starts from slim Python.
 
 FROM python:3.11-slim-trixie AS build

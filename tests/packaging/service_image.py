@@ -64,6 +64,8 @@ def build(runtime: str, work: Path) -> Path:
 
 
 def copy(source: Path, target: Path) -> None:
+    """What COPY does: links inside a directory stay links."""
+    target.parent.mkdir(parents=True, exist_ok=True)
     if source.is_dir():
         shutil.copytree(source, target, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
     else:

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.packaging.import_statements import PACKAGES, imports, modules
+from tests.packaging.wheel import build_wheel
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -134,8 +135,7 @@ def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
         (source / "quatserve" / package).symlink_to(f"../{package}")
     (source / "service/web/page/icons").mkdir(parents=True, exist_ok=True)
     (source / "service/web/page/icons/road.svg").touch()  # data beside the code, some folders down
-    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
-    subprocess.run([*command, "--wheel-dir", tmp_path, source], check=True)
+    build_wheel(source, tmp_path)
     expected = {installed_name(file) for file in package_files(source)}
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == expected

@@ -7,6 +7,7 @@ import shlex
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,8 @@ from dockerfile_parse import DockerfileParser
 
 from quatserve.service.command_line import from_environment
 from quatserve.service.settings import Settings
+from tests.packaging.service_image import copy
+from tests.packaging.wheel import build_wheel
 
 ROOT = Path(__file__).parents[2]
 FILES = ["service.Dockerfile", "training.Dockerfile"]
@@ -55,8 +58,21 @@ def test_the_builder_is_sent_nothing_else() -> None:
     assert set(kept) == {source for file in FILES for source in copied_from_here(file)}
 
 
-def test_the_service_image_holds_neither_trainer_nor_exporter() -> None:
-    assert {"training", "export"}.isdisjoint(copied_from_here("service.Dockerfile"))
+@pytest.mark.parametrize(
+    ("file", "packages"),
+    [("service.Dockerfile", {"service"}), ("training.Dockerfile", {"service", "training", "export"})],
+)
+def test_what_it_copies_builds_the_one_package(file: str, packages: set[str], tmp_path: Path) -> None:
+    """The links to packages that are not copied dangle, and are left out."""
+    source = tmp_path / "source"
+    for name in copied_from_here(file):
+        copy(ROOT / name, source / name)
+    build_wheel(source, tmp_path)
+    names = zipfile.ZipFile(next(tmp_path.glob("*.whl"))).namelist()
+    installed = {name for name in names if ".dist-info/" not in name}
+    assert "quatserve/__main__.py" in installed
+    assert {name.split("/")[0] for name in installed} == {"quatserve"}
+    assert {name.split("/")[1] for name in installed if name.count("/") > 1} == packages
 
 
 @pytest.mark.parametrize("file", FILES)

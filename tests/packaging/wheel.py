@@ -1,0 +1,11 @@
+"""Builds a wheel without the network."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+
+def build_wheel(source: Path, into: Path) -> None:
+    """`pip wheel` with the setuptools of this environment. It writes beside pyproject.toml: give it a copy."""
+    command = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--quiet"]
+    subprocess.run([*command, "--wheel-dir", into, source], check=True)
