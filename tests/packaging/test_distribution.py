@@ -1,7 +1,6 @@
 """What pip would install: the pins, the closure of every extra, and the wheel."""
 
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -146,12 +145,3 @@ def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
         files = {member.name.partition("/")[2]: member for member in sdist.getmembers()}
     assert expected <= files.keys()
     assert all(files[name].isfile() for name in expected)
-
-
-def test_a_checkout_without_links_says_so(tmp_path: Path) -> None:
-    shutil.copytree(ROOT / "quatserve", tmp_path / "quatserve", symlinks=True)
-    command = [sys.executable, "-S", "-m", "quatserve", "serve"]  # -S: without the installed package
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert run.returncode == 2
-    assert run.stderr.startswith("error: quatserve.service is missing: in a checkout")
-    assert len(run.stderr.splitlines()) == 1
