@@ -3,7 +3,6 @@
 import sys
 import time
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any, Self
 
 from tqdm import tqdm
@@ -22,9 +21,7 @@ class Progress:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._bar.close()
 
     def count(self, done: int, skipped: Iterable[SkippedFile]) -> None:

@@ -31,8 +31,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, work / "source")
     build_wheel(work / "source", work)
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", work / "site"]
-    subprocess.run([*command, next(work.glob("*.whl"))], check=True)
+    install = (sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", work / "site")
+    subprocess.run([*install, next(work.glob("*.whl"))], check=True)
     return work / "site"
 
 
