@@ -26,7 +26,7 @@ from quatserve.training.loop.allocator import SETTINGS  # noqa: E402 - the repos
 
 ALGEBRAS = ("real", "complex", "quaternion", "octonion")
 MODES = ("compiled", "uncompiled")
-WIDEST = "widest"  # compiled with the widest vectors there are: what training/compilation.py prevents
+WIDEST = "widest"  # compiled with the widest vectors there are: what training/loop/compilation.py prevents
 BF16 = "bf16"  # compiled, as recipes of that precision train
 SIDE, CLASSES = 32, 10
 

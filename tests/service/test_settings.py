@@ -7,12 +7,6 @@ from pydantic import ValidationError
 
 from quatserve.service.errors import SettingsError
 from quatserve.service.settings import Settings
-from tests.service.harness import REPOSITORY
-from tests.service.settings_table import settings_table
-
-
-def test_the_readme_has_the_table_of_the_code() -> None:
-    assert settings_table() in (REPOSITORY / "service" / "README.md").read_text()
 
 
 def test_settings_ignore_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -132,9 +132,7 @@ def test_arithmetic_coding_is_refused() -> None:
     for kind in (b"\xc9", b"\xca"):
         with pytest.raises(UnsupportedFormatError, match="arithmetic"):
             decode(whole.replace(b"\xff\xc0", b"\xff" + kind, 1), LIMIT)
-    profile = encoded(
-        noise(24, 24), "JPEG", icc_profile=b"\xff\xc9" * 50_000
-    )  # no marker here
+    profile = encoded(noise(24, 24), "JPEG", icc_profile=b"\xff\xc9" * 50_000)  # no marker here
     assert decode(profile, LIMIT).size == (24, 24)
 
 
