@@ -1,8 +1,8 @@
 """List the recipes that `fit` trains.
 
 Recipes named `paper-*` follow the paper's text, and its authors' code where the text is silent (the head of
-training/recipes/paper.py names what still differs). The others are ours: the same networks in fewer epochs, further
-cycles for what they have trained (--from), and a wider network to teach them.
+training/recipes/paper.py names what still differs). The others are ours: the same networks in fewer epochs,
+further cycles for what they have trained (--from), and a wider network to teach them.
 """
 
 import argparse
