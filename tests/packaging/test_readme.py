@@ -110,8 +110,3 @@ def test_other_output_is_noticed() -> None:
     assert not agrees(shown, {"label": "dog", "probability": 0.91, "timings_ms": {}})
     assert not agrees(shown, {"label": "cat", "probability": 0.81, "timings_ms": {}})
     assert not agrees([shown], [])
-
-
-@pytest.mark.parametrize("path", re.findall(r"\]\((?!https?:|#)([^)#]+)", README))
-def test_a_link_leads_somewhere(path: str) -> None:
-    assert (ROOT / path).exists()
