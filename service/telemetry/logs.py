@@ -1,4 +1,4 @@
-"""Structured logs: one JSON document a line, or plain text for people. Never image content or keys."""
+"""Structured logs: one JSON document per line, or plain text. Never image content or API keys."""
 
 import logging
 import sys
@@ -17,7 +17,7 @@ def _extras(record: logging.LogRecord) -> dict[str, Any]:
 
 
 class JsonFormatter(logging.Formatter):
-    """Time, level, logger and message, then whatever the caller attached."""
+    """Time, level, logger, message, and the fields in `extra`."""
 
     def format(self, record: logging.LogRecord) -> str:
         entry = {
@@ -33,7 +33,7 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """The same on a line to read."""
+    """The same as a line of text."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)-7s %(message)s", "%H:%M:%S")
@@ -46,17 +46,17 @@ class TextFormatter(logging.Formatter):
 
 
 def _on_one_line(value: object) -> str:
-    """A path may hold a line break, and would make up a line of its own."""
+    """Escape line breaks and control characters: a request path could forge a log line."""
     text = str(value)
     return text if text.isprintable() else repr(text)
 
 
 def configure(level: str, style: Literal["json", "text"]) -> None:
-    """Send every logger of the process, uvicorn's and Python's warnings too, through one handler."""
+    """Send all logs of the process, including uvicorn's and Python's warnings, to one handler."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("PIL").setLevel(logging.WARNING)  # it logs chunk contents at debug level
     logging.captureWarnings(True)
-    # Pillow's tell what is wrong with a file, in ever new words that Python keeps. The client is told anyway.
+    # Pillow warns of damaged files in ever new words, and Python keeps each. The client gets an error anyway.
     warnings.filterwarnings("ignore", module=r"PIL\.")

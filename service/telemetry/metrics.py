@@ -15,7 +15,7 @@ STAGES = ("upload", "decode", "queue", "inference", "render")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelState:
-    """What the metrics show of one loaded model."""
+    """The state of one loaded model."""
 
     name: str
     version: int
@@ -36,7 +36,7 @@ class _ModelCollector(Collector):
     def collect(self) -> Iterable[Metric]:
         queued = GaugeMetricFamily("quatserve_queue_images", "Images waiting for a run", labels=["model"])
         admitted = GaugeMetricFamily(
-            "quatserve_admitted_images", "Images let in and not answered", labels=["model"]
+            "quatserve_admitted_images", "Images admitted and not yet answered", labels=["model"]
         )
         info = GaugeMetricFamily(
             "quatserve_model_info",
@@ -44,7 +44,7 @@ class _ModelCollector(Collector):
             labels=["model", "version", "task", "precision", "provider"],
         )
         fallback = GaugeMetricFamily(
-            "quatserve_provider_fallback", "1 where device auto settled for the CPU", labels=["model"]
+            "quatserve_provider_fallback", "1 if device auto fell back to the CPU", labels=["model"]
         )
         for state in self._states():
             queued.add_metric([state.name], state.queued)
@@ -74,14 +74,14 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.requests = Counter(
-            "quatserve_requests", "Requests answered", ["route", "status"], registry=self.registry
+            "quatserve_requests", "Responses sent", ["route", "status"], registry=self.registry
         )
         self.rejections = Counter(
             "quatserve_rejections", "Requests refused", ["reason"], registry=self.registry
         )
         self.seconds = Histogram(
             "quatserve_request_seconds",
-            "From head to answer",
+            "Time from the head of a request to its response",
             ["route"],
             buckets=SECONDS,
             registry=self.registry,
@@ -98,7 +98,7 @@ class Metrics:
         )
         self._failures = Counter(
             "quatserve_failed_runs",
-            "Runs that raised or returned nonsense",
+            "Runs that raised or returned a bad output",
             ["model"],
             registry=self.registry,
         )

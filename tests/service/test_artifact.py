@@ -1,0 +1,80 @@
+"""`model.json`: what is refused, in one line that names the file and the field."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quatserve.service.artifact import Precision, read_description, read_verified, verify_digests
+from quatserve.service.errors import ArtifactError
+from tests.service.artifacts import LABELS, write_classifier
+
+Change = Callable[[dict[str, Any]], object]
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    write_classifier(tmp_path)
+    (found,) = tmp_path.glob("*/1")
+    return found
+
+
+def rewrite(directory: Path, change: Change) -> None:
+    path = directory / "model.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+def test_a_good_description_is_read(directory: Path) -> None:
+    description = read_description(directory)
+    assert (description.name, description.version) == (directory.parent.name, 1)
+    assert description.labels == LABELS
+    assert description.file(Precision.FP16) is None
+    verify_digests(directory, description)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda d: d.update(extra=1), "extra: Extra inputs are not permitted"),
+        (lambda d: d.pop("task"), "task: Field required"),
+        (lambda d: d.update(schema_version=99), "schema_version: "),
+        (lambda d: d.update(height=0), "height: Input should be greater than 0"),
+        (lambda d: d.update(labels=["red", "red", "blue"]), "labels must be distinct"),
+        (lambda d: d["files"].append(d["files"][0]), "each precision may have one file only"),
+        (
+            lambda d: d.update(files=[f for f in d["files"] if f["precision"] != "fp32"]),
+            "an artifact always has its fp32 file",
+        ),
+        (lambda d: d["files"][0].update(name="../model.onnx"), "files.0.name: "),
+        (lambda d: d.update(version=2), "describes tiny-colours/2, but lies in tiny-colours/1"),
+    ],
+)
+def test_a_bad_description_is_one_line(directory: Path, change: Change, message: str) -> None:
+    rewrite(directory, change)
+    with pytest.raises(ArtifactError) as error:
+        read_description(directory)
+    assert str(error.value).startswith(f"{directory / 'model.json'}: ")
+    assert message in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_missing_description_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"model\.json: cannot be read \(No such file or directory\)"):
+        read_description(tmp_path)
+
+
+def test_bytes_that_changed_are_not_returned(directory: Path) -> None:
+    file = read_description(directory).files[0]
+    path = directory / file.name
+    assert read_verified(path, file.sha256) == path.read_bytes()
+    path.write_bytes(path.read_bytes() + b"\0")
+    with pytest.raises(
+        ArtifactError, match=rf"{file.name}: sha256 is .*, model.json says {file.sha256[:12]}"
+    ):
+        read_verified(path, file.sha256)
+    with pytest.raises(ArtifactError, match="sha256"):
+        verify_digests(directory, read_description(directory))
