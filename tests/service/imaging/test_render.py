@@ -31,7 +31,7 @@ def test_png_encoding_is_lossless() -> None:
 def test_each_output_is_a_picture_of_the_size_of_the_upload(output: Output) -> None:
     road = np.array([[0, 200], [0, 200]], np.uint8)  # the right half is road
     photo = Image.new("RGB", (40, 20), (200, 0, 0))
-    content, fraction = render(road, (40, 20), output, 0.5, photo if output is Output.OVERLAY else None)
+    content, fraction = render(road, (40, 20), output, 0.39, photo if output is Output.OVERLAY else None)
     picture = Image.open(io.BytesIO(content))
     left, right = picture.getpixel((0, 10)), picture.getpixel((39, 10))
     expected = {"mask": (0, 255), "heatmap": (0, 200), "overlay": ((200, 0, 0), (130, 110, 55))}

@@ -12,10 +12,10 @@ import pytest
 from playwright.sync_api import expect
 
 from quatserve.service.web.front_page import HERE
-from tests.page.conftest import Open
-from tests.page.driving import bars, bring, canvas, choose, opened
 from tests.service.artifacts import LABELS, expected_probabilities, write_classifier
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
+from tests.service.web.page.conftest import Open
+from tests.service.web.page.driving import bars, bring, canvas, choose, opened
 
 pytestmark = pytest.mark.browser
 REDDISH = (140, 120, 100)

@@ -5,8 +5,8 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.page.conftest import Open
-from tests.page.driving import bars
+from tests.service.web.page.conftest import Open
+from tests.service.web.page.driving import bars
 
 pytestmark = pytest.mark.browser
 RESULTS = {"classify": "#classification", "road": "#segmentation"}

@@ -10,9 +10,9 @@ from PIL import Image
 from playwright.sync_api import Page, expect
 
 from quatserve.service.web.front_page import HERE
-from tests.page.conftest import Open
-from tests.page.driving import canvas, choose, opened, set_threshold
 from tests.service.harness import RunningService, encoded, noise
+from tests.service.web.page.conftest import Open
+from tests.service.web.page.driving import canvas, choose, opened, set_threshold
 
 pytestmark = pytest.mark.browser
 SIZE = (160, 60)

@@ -1,7 +1,7 @@
 """Pictures of the page as people see it, with the samples that it offers.
 
-python -m tests.page.screenshots                        # docs/page-classify.png and docs/page-road.png
-python -m tests.page.screenshots --all --out FOLDER     # both tasks, light and dark, wide and narrow
+python -m tests.service.web.page.screenshots                  # docs/page-classify.png and docs/page-road.png
+python -m tests.service.web.page.screenshots --all --out DIR  # both tasks, light and dark, wide and narrow
 """
 
 import argparse
@@ -11,8 +11,8 @@ from typing import Literal
 
 from playwright.sync_api import Browser
 
-from tests.page.chromium import chromium
 from tests.service.harness import REPOSITORY, RunningService
+from tests.service.web.page.chromium import chromium
 
 Scheme = Literal["light", "dark"]
 SAMPLES = {"classify": "cat.png", "road": "road.jpg"}

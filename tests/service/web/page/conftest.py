@@ -5,11 +5,9 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page
 
-from tests.page.chromium import chromium
-from tests.service.conftest import models_dir, service, start
 from tests.service.harness import RunningService
+from tests.service.web.page.chromium import chromium
 
-__all__ = ["Open", "models_dir", "service", "start"]  # the service's fixtures are the page's too
 Open = Callable[..., Page]
 
 

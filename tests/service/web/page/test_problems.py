@@ -8,12 +8,12 @@ import httpx
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.page.conftest import Open
-from tests.page.driving import bars, choose
 from tests.service import faulty_service
 from tests.service.artifacts import CLASSIFIER
 from tests.service.faulty_service import HELD, HOLD_FILE
 from tests.service.harness import Background, RunningService, plain, wait_until
+from tests.service.web.page.conftest import Open
+from tests.service.web.page.driving import bars, choose
 
 pytestmark = pytest.mark.browser
 GOOD = plain((140, 120, 100))
