@@ -1,4 +1,4 @@
-"""The import statements of a package, read and not run."""
+"""Reads the import statements of a package without running it."""
 
 import ast
 from collections.abc import Iterator

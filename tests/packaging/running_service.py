@@ -1,4 +1,4 @@
-"""A service process of our own: started on a free port, awaited, and stopped as a supervisor would."""
+"""Starts a service on a free port, waits until it is ready, and stops it like a supervisor."""
 
 import json
 import os
@@ -20,7 +20,7 @@ STOPPED_WITHIN_S = 30
 @dataclass(frozen=True)
 class Running:
     port: int
-    readiness: dict[str, Any]  # what /readyz said
+    readiness: dict[str, Any]  # the document of /readyz
 
 
 def free_port() -> int:
@@ -39,10 +39,10 @@ def running(
     exit_code: int = 0,
     **settings: str,
 ) -> Iterator[Running]:
-    """`command` once it is ready; told to stop, it must end with the exit code."""
+    """Run `command`, yield when it is ready, stop it, and check the exit code."""
     port = free_port()
     environment = os.environ | {"QUATSERVE_PORT": str(port)} | settings
-    # A group of its own, which is what a terminal interrupts.
+    # In a process group of its own, as a terminal interrupts the whole group.
     process = subprocess.Popen(command, cwd=cwd, env=environment, start_new_session=True)
     try:
         yield Running(port, _readiness(process, port))

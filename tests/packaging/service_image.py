@@ -1,4 +1,4 @@
-"""What docker/service.Dockerfile builds, made without an engine and put to work.
+"""Builds the contents of the service image without Docker, and starts them.
 
 `python -m tests.packaging.service_image cpu|gpu` follows the build stage in a temporary directory, then
 starts the service there on each device. Without a GPU, `cuda` must refuse, and `auto` must serve on the CPU

@@ -1,4 +1,4 @@
-"""Starts a child by `spawn` and lets it make one of our objects."""
+"""Starts a child process by `spawn` that unpickles one of our objects."""
 
 from multiprocessing import get_context
 

@@ -1,4 +1,4 @@
-"""The browser tests need a chromium that starts. Where this fails, theirs fail for the same reason."""
+"""The browser tests need a chromium that starts; if this fails, they all do."""
 
 import shutil
 

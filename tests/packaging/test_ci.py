@@ -1,4 +1,4 @@
-"""`.ci/run` runs every check, and installs what a bare Debian lacks for it."""
+"""`.ci/run` runs every check, and installs on Debian what they need."""
 
 import shutil
 import subprocess
@@ -9,7 +9,7 @@ STAND_IN = '#!/bin/sh\necho "${0##*/} $*" >>"$CALLS"\n'
 
 
 def test_every_check_is_run_with_what_it_needs(tmp_path: Path) -> None:
-    """In a path of a few basic tools, where make and apt-get only note that they were called."""
+    """With a PATH of a few basic tools, and a make and an apt-get that only record their calls."""
     programs, calls = tmp_path / "bin", tmp_path / "calls"
     programs.mkdir()
     for name in ("bash", "dirname", "mktemp", "rm"):

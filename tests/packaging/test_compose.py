@@ -1,4 +1,4 @@
-"""The compose files, merged as Docker Compose merges them, against its schema and our own promises."""
+"""The compose files, merged like Docker Compose does: valid, and consistent with image and settings."""
 
 import json
 import shlex
@@ -21,7 +21,7 @@ Tree = dict[str, Any]
 
 
 class Loader(yaml.SafeLoader):
-    """Plain YAML, and compose's `!reset`, which removes what an earlier file said."""
+    """YAML with compose's `!reset`, which removes a key of an earlier file."""
 
 
 Loader.add_constructor("!reset", lambda _loader, _node: RESET)
@@ -57,7 +57,7 @@ def schema() -> Draft202012Validator:
 
 
 @pytest.mark.parametrize("tree", [GPU, CPU], ids=["gpu", "cpu"])
-def test_the_schema_admits_it(schema: Draft202012Validator, tree: Tree) -> None:
+def test_the_file_is_valid(schema: Draft202012Validator, tree: Tree) -> None:
     assert [error.message for error in schema.iter_errors(tree)] == []
 
 
@@ -77,7 +77,7 @@ def test_nothing_runs_with_more_rights_than_it_needs(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GPU["services"])
-def test_limits_bound_it_and_hold_on_a_host_of_any_size(name: str) -> None:
+def test_memory_is_limited_and_the_limit_of_cpus_fits_any_host(name: str) -> None:
     limits = GPU["services"][name]["deploy"]["resources"]["limits"]
     assert "memory" in limits
     assert float(limits.get("cpus", 0)) <= 1  # an engine refuses to limit to more CPUs than there are
@@ -90,13 +90,13 @@ def test_the_limit_of_threads_leaves_room_on_a_large_host() -> None:
 
 
 @pytest.mark.parametrize("name", GPU["services"])
-def test_only_this_host_can_connect_unless_asked_otherwise(name: str) -> None:
+def test_ports_are_published_to_this_host_only(name: str) -> None:
     for port in GPU["services"][name]["ports"]:
         assert port.removeprefix("${PUBLISH:-").startswith("127.0.0.1:")
 
 
 @pytest.mark.parametrize("name", GPU["services"])
-def test_what_is_mounted_from_here_exists_and_is_read_only(name: str) -> None:
+def test_mounted_files_exist_and_are_read_only(name: str) -> None:
     for volume in GPU["services"][name]["volumes"]:
         source, *rest = volume.split(":")
         if source.startswith("."):
@@ -113,7 +113,7 @@ def test_only_the_gpu_stack_reserves_a_gpu() -> None:
 
 
 def image_environment(runtime: str) -> dict[str, str]:
-    """What the stages on the way to the image of that runtime set."""
+    """The variables that the stages of this image set."""
     stages: dict[str, dict[str, str]] = {}
     stage = ""
     for step in DockerfileParser(str(ROOT / "docker/service.Dockerfile"), cache_content=True).structure:
@@ -126,13 +126,13 @@ def image_environment(runtime: str) -> dict[str, str]:
 
 
 def settings_in(tree: Tree, runtime: str, **env_file: str) -> Settings:
-    """As Compose ranks them: the image below quatserve.env, and that below `environment`."""
+    """By compose's precedence: the image, then quatserve.env, then `environment`."""
     environment = image_environment(runtime) | env_file | tree["services"]["service"]["environment"]
     return Settings.model_validate(from_environment(environment))
 
 
 @pytest.mark.parametrize(("tree", "runtime", "device"), [(GPU, "gpu", "cuda"), (CPU, "cpu", "cpu")])
-def test_image_and_device_belong_together(tree: Tree, runtime: str, device: str) -> None:
+def test_the_image_and_the_device_match(tree: Tree, runtime: str, device: str) -> None:
     service = tree["services"]["service"]
     assert service["build"]["args"] == {"RUNTIME": runtime}
     assert service["image"] == f"quatserve:{runtime}"
@@ -140,13 +140,13 @@ def test_image_and_device_belong_together(tree: Tree, runtime: str, device: str)
 
 
 @pytest.mark.parametrize(("tree", "runtime"), [(GPU, "gpu"), (CPU, "cpu")])
-def test_the_file_of_settings_is_heard(tree: Tree, runtime: str) -> None:
+def test_quatserve_env_overrides_the_image(tree: Tree, runtime: str) -> None:
     settings = settings_in(tree, runtime, QUATSERVE_DEVICE="auto", QUATSERVE_API_KEYS="key")
     assert (settings.device, settings.keys()) == ("auto", ("key",))
 
 
 @pytest.mark.parametrize(("tree", "runtime"), [(GPU, "gpu"), (CPU, "cpu")])
-def test_it_cannot_move_what_ports_mounts_and_health_check_rely_on(tree: Tree, runtime: str) -> None:
+def test_quatserve_env_cannot_change_host_port_and_models(tree: Tree, runtime: str) -> None:
     moved = {"QUATSERVE_HOST": "127.0.0.1", "QUATSERVE_PORT": "9000", "QUATSERVE_MODELS_DIR": "/elsewhere"}
     settings, service = settings_in(tree, runtime, **moved), tree["services"]["service"]
     assert settings.host == "0.0.0.0"
@@ -155,13 +155,13 @@ def test_it_cannot_move_what_ports_mounts_and_health_check_rely_on(tree: Tree, r
     assert service["volumes"] == [f"./models:{settings.models_dir}:ro"]
 
 
-def test_a_stop_waits_for_the_drain() -> None:
+def test_stopping_waits_for_the_drain() -> None:
     settings = Settings()
     drain_s = settings.drain_notice_s + settings.drain_timeout_s + settings.stuck_after_s
     assert int(GPU["services"]["service"]["stop_grace_period"].removesuffix("s")) > drain_s
 
 
-def test_monitoring_comes_only_when_asked_for() -> None:
+def test_monitoring_needs_its_profile() -> None:
     profiles = {name: service.get("profiles") for name, service in GPU["services"].items()}
     assert profiles == {"service": None, "prometheus": ["monitoring"], "grafana": ["monitoring"]}
 

@@ -82,7 +82,7 @@ def test_serving_installs_no_torch_and_one_runtime() -> None:
     assert served.isdisjoint({"torch", "onnx", "onnxscript", "onnxruntime-gpu", "matplotlib", "h5py"})
 
 
-def test_nothing_but_the_gpu_extra_brings_the_gpu_runtime() -> None:
+def test_only_the_gpu_extra_installs_the_gpu_runtime() -> None:
     extras = PROJECT["optional-dependencies"]
     assert [name for name, listed in extras.items() if any("onnxruntime-gpu" in item for item in listed)] == [
         "gpu"
@@ -94,7 +94,7 @@ def test_nothing_but_the_gpu_extra_brings_the_gpu_runtime() -> None:
     ("package", "extras"), [("service", {"cpu"}), ("training", {"training"}), ("export", {"export"})]
 )
 def test_what_a_package_imports_is_required_by_name(package: str, extras: set[str]) -> None:
-    """Not merely brought along by somebody else's requirement, who may drop it tomorrow."""
+    """Not only as the dependency of a dependency, which may drop it."""
     names = {
         name.partition(".")[0] for module, path in modules(ROOT, package) for name in imports(module, path)
     }
@@ -115,7 +115,7 @@ def test_the_version_has_one_place() -> None:
 
 
 def package_files(root: Path) -> set[str]:
-    """What must be installed: code, and the page's files; not what is written beside them for people."""
+    """What must be installed: code and the files of the page, but no documentation."""
     found = [path for package in PACKAGES for path in (root / package).rglob("*") if path.is_file()]
     found += [path for path in (root / "quatserve").iterdir() if path.is_file()]
     return {str(path.relative_to(root)) for path in found if path.suffix not in {".md", ".pyc"}}
@@ -126,14 +126,14 @@ def installed_name(file: str) -> str:
 
 
 def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
-    source = tmp_path / "source"  # a copy: building leaves traces beside pyproject.toml
+    source = tmp_path / "source"  # a copy: building writes beside pyproject.toml
     for name in [*package_files(ROOT), "pyproject.toml", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     for package in PACKAGES:
         (source / "quatserve" / package).symlink_to(f"../{package}")
     (source / "service/web/page/icons").mkdir(parents=True, exist_ok=True)
-    (source / "service/web/page/icons/road.svg").touch()  # data beside the code, some folders down
+    (source / "service/web/page/icons/road.svg").touch()  # data in a nested folder
     build_wheel(source, tmp_path)
     expected = {installed_name(file) for file in package_files(source)}
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))

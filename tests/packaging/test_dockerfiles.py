@@ -1,4 +1,4 @@
-"""The Dockerfiles, as far as they can be judged without an engine."""
+"""What can be checked of the Dockerfiles without Docker."""
 
 import fnmatch
 import json
@@ -34,26 +34,26 @@ def copied_from_here(file: str) -> list[str]:
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_hadolint_has_nothing_to_say(file: str) -> None:
+def test_hadolint_reports_nothing(file: str) -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     run = subprocess.run([hadolint, ROOT / "docker" / file], capture_output=True, text=True)
     assert (run.returncode, run.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_it_runs_as_nobody_in_particular(file: str) -> None:
+def test_it_runs_as_an_unprivileged_user(file: str) -> None:
     assert instructions(file, "USER") == ["10001:10001"]
 
 
 @pytest.mark.parametrize("file", FILES)
-def test_what_it_copies_exists_and_is_sent_to_the_builder(file: str) -> None:
+def test_what_it_copies_exists_and_passes_dockerignore(file: str) -> None:
     kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     for source in copied_from_here(file):
         assert (ROOT / source).exists()
         assert any(fnmatch.fnmatch(source, pattern) for pattern in kept), source
 
 
-def test_the_builder_is_sent_nothing_else() -> None:
+def test_dockerignore_admits_nothing_else() -> None:
     kept = re.findall(r"^!(.+)$", (ROOT / ".dockerignore").read_text(), re.MULTILINE)
     assert set(kept) == {source for file in FILES for source in copied_from_here(file)}
 
@@ -99,7 +99,7 @@ def test_the_service_image_sets_only_known_settings() -> None:
     assert (settings.host, settings.port, str(settings.models_dir)) == ("0.0.0.0", 8000, "/models")
 
 
-def test_image_and_compose_ask_the_same_question_and_need_no_shell() -> None:
+def test_image_and_compose_have_one_health_check_without_a_shell() -> None:
     (check,) = instructions("service.Dockerfile", "HEALTHCHECK")
     command = json.loads(check.partition("CMD ")[2])
     assert command[0] == "python"

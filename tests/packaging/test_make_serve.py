@@ -37,7 +37,7 @@ def test_it_serves_on_the_cpu(command: list[str], models: str) -> None:
         assert {model["provider"] for model in service.readiness["models"]} == {"CPUExecutionProvider"}
 
 
-def test_a_taken_port_is_said(command: list[str], models: str) -> None:
+def test_a_taken_port_is_reported(command: list[str], models: str) -> None:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()

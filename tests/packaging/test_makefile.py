@@ -1,4 +1,4 @@
-"""`make` on a machine that lacks something says what, in a sentence, and fails."""
+"""`make` fails with one sentence that says what the machine lacks."""
 
 import os
 import re
@@ -22,7 +22,7 @@ def make(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str
 
 
 def interpreter(path: Path, *, version: str = "3.11.7", venv: bool = True) -> Path:
-    """A stand-in for python3 that answers the Makefile's questions as a lesser machine would."""
+    """A fake python3 that answers the Makefile like an older or incomplete one."""
     path.write_text(
         f"""#!/bin/sh
 case "$*" in
@@ -44,7 +44,7 @@ def test_help_lists_every_target() -> None:
     assert [line.split()[0] for line in listed.splitlines()] == declared[1].split()
 
 
-def test_no_python(tmp_path: Path) -> None:
+def test_without_python(tmp_path: Path) -> None:
     run = make("serve", "PYTHON=no-such-python", f"VENV_SERVE={tmp_path}/venv")
     assert run.returncode != 0
     assert "There is no 'no-such-python' here. Install Python 3.11 or newer" in run.stdout
@@ -64,7 +64,7 @@ def test_python_without_venv(tmp_path: Path) -> None:
     assert "apt install python3-venv" in run.stdout
 
 
-def test_network_away(tmp_path: Path) -> None:
+def test_without_a_network(tmp_path: Path) -> None:
     with socket.socket() as closed:  # bound and never listening: every connection is refused
         closed.bind(("127.0.0.1", 0))
         run = make(
@@ -83,7 +83,7 @@ def test_network_away(tmp_path: Path) -> None:
 
 
 def test_an_environment_is_made_once(tmp_path: Path) -> None:
-    """The stamp is younger than both files: nothing to do. A changed pin: made again."""
+    """Nothing to do while the stamp is newer than both files; a changed pin makes it again."""
     stamp = tmp_path / "venv/.installed"
     stamp.parent.mkdir()
     stamp.touch()
@@ -93,7 +93,7 @@ def test_an_environment_is_made_once(tmp_path: Path) -> None:
         assert make(*question, "-W", file).returncode == 1
 
 
-def test_no_artifact_is_said(tmp_path: Path) -> None:
+def test_verify_without_artifacts_says_so(tmp_path: Path) -> None:
     shutil.copy(ROOT / "Makefile", tmp_path)
     (tmp_path / "venv").mkdir()
     for file in ("pyproject.toml", "constraints.txt", "venv/.installed"):

@@ -1,4 +1,4 @@
-"""Dashboard and alerts ask for metrics that the service really has."""
+"""The dashboard and the alerts query metrics that the service exports."""
 
 import json
 import re
@@ -16,7 +16,7 @@ SUFFIXES = {"counter": ["_total"], "histogram": ["_bucket", "_sum", "_count"], "
 
 def exposed() -> set[str]:
     metrics = Metrics()
-    metrics.watch(list)  # no model is served, and yet each family has its name
+    metrics.watch(list)  # without models, each family still has its name
     families = metrics.registry.collect()
     return {family.name + suffix for family in families for suffix in SUFFIXES[family.type]}
 
@@ -25,7 +25,7 @@ def names(expressions: list[str]) -> set[str]:
     return {name for expression in expressions for name in METRIC.findall(expression)}
 
 
-def test_the_dashboard() -> None:
+def test_the_dashboard_queries_metrics_that_exist() -> None:
     panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
     asked = names([target["expr"] for panel in panels for target in panel["targets"]])
     assert asked
@@ -40,10 +40,10 @@ def test_the_dashboard_shows_every_metric_of_the_service() -> None:
     }
     assert {name for name in own if name not in text} == {
         "quatserve_admitted_images"
-    }  # near enough the queue
+    }  # close to the queue, which it shows
 
 
-def test_the_alerts() -> None:
+def test_the_alerts_query_metrics_that_exist() -> None:
     groups = yaml.safe_load((MONITORING / "alerts.yml").read_text())["groups"]
     rules = [rule for group in groups for rule in group["rules"]]
     assert names([rule["expr"] for rule in rules]) <= exposed()
