@@ -1,6 +1,6 @@
 """The description of a model, `models/NAME/VERSION/model.json`: one definition for writer and reader.
 
-The exporter writes it, the service reads it. It needs pydantic alone, so either side can import it.
+The exporter writes it and the service reads it. It needs only pydantic, so both can import it.
 """
 
 import hashlib
@@ -37,10 +37,10 @@ class Precision(StrEnum):
 
 
 class Resize(StrEnum):
-    """From an upright RGB image to the network's size, by Pillow's antialiased bilinear filter."""
+    """How an upright RGB image is scaled to the network's size, by Pillow's antialiased bilinear filter."""
 
     CENTRE_SQUARE = "centre-square"  # crop the largest centred square, then scale
-    STRETCH = "stretch"  # scale straight to the size; aspect is not kept
+    STRETCH = "stretch"  # scale to the size; the aspect ratio is not kept
 
 
 class _Strict(BaseModel):
@@ -95,7 +95,7 @@ class Training(_Strict):
     epochs: Annotated[int, Field(gt=0)]
     seed: int
     commit: str
-    start: str | None = None  # whose weights it began with, where not with random ones
+    start: str | None = None  # the run whose weights it started from; None: random weights
     teacher: str | None = Field(default=None, exclude_if=lambda teacher: teacher is None)
     """Whose answers it learned from, where not from labels alone; older services know no such field."""
     dataset: str
@@ -104,7 +104,7 @@ class Training(_Strict):
 
 
 class Description(_Strict):
-    """Everything the service, and a person, need to know of a model."""
+    """Everything that the service and people need to know about a model."""
 
     schema_version: Literal[1] = SCHEMA_VERSION
     name: Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
@@ -145,7 +145,7 @@ class Description(_Strict):
 
 
 def read_description(directory: Path) -> Description:
-    """Read and validate `directory/model.json`; its name and version must be those of the path."""
+    """Read and validate `directory/model.json`; its name and version must match the path."""
     path = directory / DESCRIPTION_FILE
     try:
         description = Description.model_validate_json(path.read_bytes())
@@ -164,7 +164,7 @@ def read_description(directory: Path) -> Description:
 
 
 def read_verified(path: Path, sha256: str) -> bytes:
-    """The bytes that are hashed are the bytes that are used: nothing can change in between."""
+    """Read a file once, check its digest, and return those bytes: they cannot change in between."""
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -176,7 +176,7 @@ def read_verified(path: Path, sha256: str) -> bytes:
 
 
 def verify_digests(directory: Path, description: Description) -> None:
-    """Every file named in the description is there, and is the one that was written."""
+    """Check that every file in the description exists and has its digest."""
     for file in description.files:
         read_verified(directory / file.name, file.sha256)
     read_verified(directory / description.probe.name, description.probe.sha256)

@@ -1,1 +1,1 @@
-"""Images to try the service with; README.md beside this file says where each is from."""
+"""Sample images for the page and the examples; README.md lists their sources."""

@@ -1,8 +1,8 @@
-"""Render `road.jpg`, a street that nobody photographed: python -m quatserve.service.samples.render_road
+"""Renders the street of `road.jpg`: python -m quatserve.service.samples.render_road
 
 A pinhole camera like that of the KITTI car looks down a slightly curved street: asphalt with markings and
-patches, kerbs, verges, hedges, trees with their shadows, houses, and sky. Seeded, so it renders the same
-picture anywhere. It exists because KITTI's own frames may not be given away.
+patches, kerbs, verges, hedges, trees with their shadows, houses, and sky. The generator is seeded, so the
+picture is the same everywhere. KITTI's own frames may not be redistributed.
 """
 
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Where images are decoded: on the event loop only what cannot hold it up, and only so many at once."""
+"""Which images are decoded on the event loop, and how many pixels are decoded at the same time."""
 
 import asyncio
 import re
@@ -56,21 +56,21 @@ def decode(pool: CountedPool, data: bytes) -> tuple[int, int]:
     return asyncio.run(decoder.prepare([data], TARGET, Departure()))[0].size
 
 
-def test_a_tiny_image_needs_no_thread(pool: CountedPool) -> None:
+def test_a_tiny_image_is_decoded_without_a_thread(pool: CountedPool) -> None:
     assert decode(pool, plain((1, 2, 3))) == (32, 32)
     assert pool.jobs == 0
 
 
 @pytest.mark.parametrize("name", CHUNKS)
-def test_a_small_file_that_unpacks_to_megabytes_goes_to_one(pool: CountedPool, name: bytes) -> None:
+def test_a_small_file_that_unpacks_to_megabytes_goes_to_a_thread(pool: CountedPool, name: bytes) -> None:
     data = png_file(32, 32, 8, 0, ROWS, png_chunk(name, CHUNKS[name]) * 10)
     assert len(data) < TINY_BYTES
     assert decode(pool, data) == (32, 32)
     assert pool.jobs == 1
 
 
-def test_run_lengths_go_to_one_however_few(pool: CountedPool) -> None:
-    """Pillow decodes them in Python: ten milliseconds for what is tiny otherwise."""
+def test_run_lengths_always_go_to_a_thread(pool: CountedPool) -> None:
+    """Pillow decodes them in Python: ten milliseconds for an image that is tiny otherwise."""
     assert decode(pool, encoded(noise(32, 32), "BMP")) == (32, 32)
     assert pool.jobs == 0
     assert decode(pool, run_length_bmp(32, 32)) == (32, 32)
@@ -84,7 +84,7 @@ CLEAR = png_chunk(b"PLTE", bytes(6)) + png_chunk(b"tRNS", b"\x80")
 
 
 def peak_bytes(running: RunningService) -> int:
-    """The most memory the process has ever had."""
+    """The peak of the process's memory."""
     status = Path(f"/proc/{running.process.pid}/status").read_text()
     return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) * 1024
 
@@ -94,7 +94,7 @@ def peak_bytes(running: RunningService) -> int:
     [(1, 3, CLEAR, 1 + SIDE // 8, 1 + 4), (8, 6, b"", 1 + 4 * SIDE, 4 + 4)],
     ids=["palette", "rgba"],
 )
-def test_transparency_takes_no_more_memory_than_the_image_before_and_after(
+def test_transparency_needs_memory_for_two_copies_only(
     start: Start, depth: int, colour: int, extra: bytes, row_bytes: int, bytes_per_pixel: int
 ) -> None:
     running, data = start(), png_file(SIDE, SIDE, depth, colour, bytes(SIDE * row_bytes), extra)
@@ -103,7 +103,7 @@ def test_transparency_takes_no_more_memory_than_the_image_before_and_after(
     assert peak_bytes(running) - before < (bytes_per_pixel + 1) * SIDE**2
 
 
-def test_an_image_waits_for_room() -> None:
+def test_an_image_waits_until_its_pixels_fit() -> None:
     async def test(pool: ThreadPoolExecutor) -> None:
         budget, departure = PixelBudget(10_000, patience_s=10), Departure()
         decoder = Decoder(pool, 10_000, budget)
@@ -133,7 +133,7 @@ def test_so_does_a_picture_to_be_drawn() -> None:
         asyncio.run(test(pool))
 
 
-def test_a_large_image_is_not_passed_by_for_ever() -> None:
+def test_small_images_cannot_starve_a_large_one() -> None:
     budget, order = PixelBudget(100, patience_s=10), list[str]()
 
     def take(name: str, pixels: int) -> None:
@@ -143,21 +143,21 @@ def test_a_large_image_is_not_passed_by_for_ever() -> None:
     with ThreadPoolExecutor(4) as pool, budget.hold((50, 1), Departure()):
         pool.submit(take, "large", 100)
         wait_until(budget._turn.locked)
-        pool.submit(take, "small", 10)  # there would be room
+        pool.submit(take, "small", 10)  # it would fit
         time.sleep(0.1)
         assert order == []
     assert order == ["large", "small"]
 
 
-def test_nobody_waits_for_room_beyond_the_deadline_or_for_a_client_that_left() -> None:
+def test_waiting_ends_at_the_deadline_or_when_the_client_leaves() -> None:
     budget, left = PixelBudget(100, patience_s=0.1), Departure()
     left.gone = True
     with budget._turn, pytest.raises(DeadlineExceededError), budget.hold((1, 1), Departure()):
-        pass  # another waits before it, and for longer
+        pass  # another waits ahead of it, for longer
     with budget.hold((100, 1), Departure()):
         with pytest.raises(DeadlineExceededError), budget.hold((1, 1), Departure()):
             pass
         with pytest.raises(ClientGoneError), budget.hold((1, 1), left):
             pass
-    with budget.hold((100, 1), Departure()):  # all of it is there again
+    with budget.hold((100, 1), Departure()):  # every pixel was returned
         pass
