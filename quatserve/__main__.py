@@ -22,9 +22,10 @@ COMMANDS = {
     "inspect": (EXPORT, "show what is in an artifact"),
     "verify": (EXPORT, "check artifacts: digests, operators and outputs"),
 }
+RUNTIME = "install the extra cpu (pip install 'quatserve[cpu]'), or gpu for an NVIDIA GPU"
 REMEDY = {
-    SERVE: "install the extra cpu (pip install 'quatserve[cpu]'), or gpu for an NVIDIA GPU",
-    BULK: "install the extra cpu (pip install 'quatserve[cpu]'), or gpu for an NVIDIA GPU",
+    SERVE: RUNTIME,
+    BULK: RUNTIME,
     TRAINING: "install the extra training (pip install 'quatserve[training]')",
     EXPORT: "install the extra export (pip install 'quatserve[export]')",
 }
