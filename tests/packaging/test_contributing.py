@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from quatserve.training.recipes import _all
+from tests.packaging.import_statements import PACKAGES
 
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "CONTRIBUTING.md").read_text()
@@ -35,3 +36,10 @@ def test_links_between_files_lead_somewhere(page: Path) -> None:
 def test_guides_call_the_installed_command(page: Path) -> None:
     """`python -m service` works in a clone only."""
     assert not re.search(r"python -m (service|training|export)\b", page.read_text())
+
+
+def test_the_folders_of_tests_are_those_of_the_code() -> None:
+    tests = ROOT / "tests"
+    folders = [path for package in PACKAGES for path in (tests / package).rglob("*/") if path.name[0] != "_"]
+    assert len(folders) > 10
+    assert [path for path in folders if not (ROOT / path.relative_to(tests)).is_dir()] == []
