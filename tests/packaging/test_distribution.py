@@ -127,13 +127,15 @@ def installed_name(file: str) -> str:
 
 def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a copy: building writes beside pyproject.toml
-    for name in [*package_files(ROOT), "pyproject.toml", "README.md", "LICENSE"]:
+    for name in [*package_files(ROOT), "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE"]:
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes((ROOT / name).read_bytes())
     for package in PACKAGES:
         (source / "quatserve" / package).symlink_to(f"../{package}")
     (source / "service/web/page/icons").mkdir(parents=True, exist_ok=True)
     (source / "service/web/page/icons/road.svg").touch()  # data in a nested folder
+    (source / "tests").mkdir()
+    (source / "tests/test_models.py").touch()  # setuptools would take tests by their names
     build_wheel(source, tmp_path)
     expected = {installed_name(file) for file in package_files(source)}
     wheel = zipfile.ZipFile(next(tmp_path.glob("*.whl")))
@@ -143,5 +145,7 @@ def test_wheel_and_sdist_hold_one_name_with_real_files(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", build, tmp_path], cwd=source, check=True, capture_output=True)
     with tarfile.open(next(tmp_path.glob("*.tar.gz"))) as sdist:
         files = {member.name.partition("/")[2]: member for member in sdist.getmembers()}
-    assert expected <= files.keys()
     assert all(files[name].isfile() for name in expected)
+    others = {name.partition("/")[0] for name in files.keys() - expected if files[name].isfile()}
+    made = {"MANIFEST.in", "PKG-INFO", "setup.cfg", "quatserve.egg-info"}
+    assert others == made | {"pyproject.toml", "README.md", "LICENSE"}
