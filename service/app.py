@@ -117,6 +117,7 @@ def _api(
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        registry.start_batchers()
         yield
         await registry.close()
         for pool in pools:

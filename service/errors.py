@@ -6,6 +6,7 @@ Exception
 ├── ArtifactError              a model version must not be served: missing, damaged or of another schema
 ├── NothingToServeError        the models directory is unreadable or empty
 ├── DeviceUnavailableError     the device in the settings is not there
+├── DeviceFailedError          a call into CUDA failed in a run
 ├── BadOutputError             a network returned a wrong shape or type, or a number that is not finite
 ├── ImageError                 the bytes of one image
 │   ├── UnreadableImageError
@@ -140,6 +141,10 @@ class RunFailedError(Exception):
 
 class BadOutputError(Exception):
     """The network returned a wrong shape or type, or numbers that are not finite."""
+
+
+class DeviceFailedError(Exception):
+    """CUDA failed in a run, possibly for good; the message has the cause and the remedy."""
 
 
 class DeadlineExceededError(Exception):

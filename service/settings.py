@@ -52,7 +52,7 @@ class Settings(BaseModel):
     )
     precision: PrecisionChoice = Field(
         PrecisionChoice.AUTO,
-        description="fp32, fp16, int8, or auto (int8 on a CPU if the model has it, else fp32)",
+        description="fp32, fp16, int8, or auto (int8 on a CPU, fp16 on a GPU if the model has it, else fp32)",
     )
     threads: int = Field(
         0, ge=0, le=1024, description="threads that compute; 0 uses every CPU that the process may use"
@@ -97,7 +97,12 @@ class Settings(BaseModel):
         ge=0,
         description="on SIGTERM, minimum time to stay up and refuse work, so that load balancers notice",
     )
-    gpu_memory_bytes: int = Field(0, ge=0, description="maximum GPU memory per model; 0 for no limit")
+    gpu_memory_bytes: int = Field(
+        0,
+        ge=0,
+        description="maximum memory arena of onnxruntime on a GPU for each batch size of a model; 0 for no limit",
+    )
+    cuda_graphs: bool = Field(False, description="replay a captured CUDA graph for each batch size on a GPU")
     api_keys: Keys = Field(
         (),
         description="comma-separated API keys; empty serves everybody. Prefer the environment or the file",

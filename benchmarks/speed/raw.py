@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from quatserve.service.artifact import INPUT_NAME, Precision, read_description
 from quatserve.service.engine.cpus import usable_cpus
-from quatserve.service.engine.session import CPU, Placement, session_options
-from quatserve.service.settings import Device
+from quatserve.service.engine.session import CPU, session_options
 
 
 def model_file(directory: Path, precision: Precision) -> Path | None:
@@ -25,8 +24,7 @@ def model_file(directory: Path, precision: Precision) -> Path | None:
 
 
 def raw_session(model: Path, threads: int | None = None) -> ort.InferenceSession:
-    placement = Placement(device=Device.CPU, threads=threads or usable_cpus())
-    return ort.InferenceSession(model, session_options(placement), providers=[CPU])
+    return ort.InferenceSession(model, session_options(threads or usable_cpus()), providers=[CPU])
 
 
 def images_per_second(session: ort.InferenceSession, batch: NDArray[np.uint8], seconds: float) -> float:

@@ -15,18 +15,15 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from statistics import median_low
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from quatserve.service.engine.admission import Admission, Limits
 from quatserve.service.engine.padding import Images, padded
 from quatserve.service.engine.results import Outcome, QueueEntry, Rows, Ticket
-from quatserve.service.errors import BatcherClosedError, QueueFullError, RunFailedError
+from quatserve.service.engine.watchdog import Watchdog
+from quatserve.service.errors import DeviceFailedError, QueueFullError, RunFailedError
 
-RECENT_RUNS = 5  # their median predicts the next
-STUCK_STEPS = 10  # steps in which `stuck_after_s` is waited for
 MAX_FAILURES = 8  # failed runs in a row before the model itself is checked
 log = logging.getLogger(__name__)
 
@@ -39,29 +36,13 @@ class Observer(Protocol):
     def failed(self) -> None: ...
 
 
-class _NoObserver:
-    def ran(self, images: int, seconds: float) -> None:
-        """Observe nothing."""
-
-    def failed(self) -> None:
-        """Observe nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Limits:
-    max_batch: int
-    queue_images: int
-    queue_timeout_s: float
-    stuck_after_s: float
-    buckets: tuple[int, ...] = ()  # sizes to pad to, ascending to max_batch; empty for no padding
-
-
-class Batcher:
+class Batcher(Admission):
     """One function, one thread, one bounded queue. Every method is called from the event loop.
 
     `on_start` is called on the thread before its first run. `check` is called on the thread after
-    MAX_FAILURES failed runs in a row and raises if the function is broken. `on_stuck` is called on the event
-    loop if it is, or if a run does not return.
+    MAX_FAILURES failed runs in a row, after one if the device failed, and when the queue has been empty for
+    `idle_check_s`; it raises if the function is broken. `on_stuck` is called on the event loop if it is, or
+    if a run does not return.
     """
 
     def __init__(
@@ -77,19 +58,16 @@ class Batcher:
         clock: Callable[[], float] = time.perf_counter,
         name: str = "batcher",
     ) -> None:
+        super().__init__(limits)
         self._run, self._terminate, self._on_stuck = run, terminate, on_stuck
-        self._on_start, self._limits, self._clock, self._check = on_start, limits, clock, check
-        self._observer = observer or _NoObserver()
+        self._on_start, self._clock, self._check, self._observer = on_start, clock, check, observer
+        self._watchdog = Watchdog(limits.stuck_after_s, self._give_up)
         self._queue: deque[QueueEntry] = deque()
         self._running: list[QueueEntry] = []
         self._runs = 0  # runs started; the number of the current run
         self._terminated_run = 0  # number of the last run that was terminated
         self._failures = 0  # since the last successful run
         self._checks_begun = self._checks_ended = 0
-        self._admitted = 0
-        self._recent_seconds_per_image: deque[float] = deque(maxlen=RECENT_RUNS)
-        self._seconds_per_image = 0.0
-        self._closed = False
         self._changed = threading.Condition()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
@@ -99,40 +77,18 @@ class Batcher:
         """Images in the queue, including those of callers who left until they are skipped."""
         return len(self._queue)
 
-    @property
-    def admitted(self) -> int:
-        """Images admitted and not answered yet: being decoded, queued or running."""
-        return self._admitted
-
-    def expected_wait_s(self) -> float:
-        """How long a new image would wait, predicted from recent runs."""
-        return self._admitted * self._seconds_per_image
-
-    def check_room(self, count: int) -> None:
-        """Raise QueueFullError unless `count` images would be admitted now."""
-        if self._closed:
-            raise BatcherClosedError("the model is being replaced; try again")
-        wait_s = self.expected_wait_s()
-        room = self._limits.queue_images + self._limits.max_batch - self._admitted
-        if count > room or wait_s > self._limits.queue_timeout_s:
-            raise QueueFullError(wait_s)
-
-    @contextmanager
-    def admit(self, count: int) -> Iterator[None]:
-        """Reserve room for `count` images from before they are decoded until they are answered."""
-        self.check_room(count)
-        self._admitted += count
-        try:
-            yield
-        finally:
-            self._admitted -= count
+    def start(self) -> None:
+        """Start the thread, so that an idle model is checked; `infer` starts it at the latest."""
+        self._loop = asyncio.get_running_loop()
+        if self._thread.ident is None:
+            self._thread.start()
 
     async def infer(
         self, images: Sequence[Images], watch: Callable[["asyncio.Future[None]"], None] = lambda _: None
     ) -> Outcome:
         """Run admitted images, in one or more batches. `watch` receives the future, to fail it early."""
-        loop = self._loop = asyncio.get_running_loop()
-        ticket = Ticket(len(images), loop.create_future(), self._clock())
+        self.start()
+        ticket = Ticket(len(images), asyncio.get_running_loop().create_future(), self._clock())
         watch(ticket.future)
         self._enter([QueueEntry(ticket, index, image) for index, image in enumerate(images)])
         try:
@@ -148,15 +104,13 @@ class Batcher:
     async def close(self) -> None:
         """Finish the queue, then end the thread; do not wait for a thread that is stuck."""
         with self._changed:
-            self._closed = True
+            self.closed = True
             self._changed.notify()
         if self._thread.ident is not None:
             await asyncio.to_thread(self._thread.join, self._limits.stuck_after_s)
 
     def _enter(self, entries: list[QueueEntry]) -> None:
         with self._changed:
-            if self._thread.ident is None:
-                self._thread.start()
             self._queue.extend(entries)
             self._changed.notify()
 
@@ -179,56 +133,43 @@ class Batcher:
             self._terminate()
             previous, self._terminated_run = self._terminated_run, self._runs
         if previous != self._terminated_run:
-            self._watch(self._terminated_run, STUCK_STEPS)
+            run = self._terminated_run
+            self._watchdog.watch(lambda: self._has_stopped(run), "a run does not return")
 
-    def _watch(self, run: int, steps: int) -> None:
-        """Declare the model stuck if a terminated run does not return within `stuck_after_s`.
-
-        The wait is split into steps: a process that was suspended (SIGSTOP, VM pause) finds a single long
-        timer already due when it resumes, and would give up at once.
-        """
+    def _has_stopped(self, run: int) -> bool:
         with self._changed:
             if not self._running or self._runs != run:
-                return
+                return True
             self._terminate()  # terminate() before the run started is lost, so repeat it
-        if steps:
-            self._after_a_step(self._watch, run, steps - 1)
-            return
-        self._give_up("a run does not return")
-
-    def _watch_check(self, check: int, steps: int) -> None:
-        if self._checks_ended >= check:
-            return
-        if steps:
-            self._after_a_step(self._watch_check, check, steps - 1)
-            return
-        self._give_up("the probe does not return")
-
-    def _after_a_step(self, watch: Callable[[int, int], None], number: int, steps: int) -> None:
-        step_s = self._limits.stuck_after_s / STUCK_STEPS
-        asyncio.get_running_loop().call_later(step_s, watch, number, steps)
+            return False
 
     def _give_up(self, reason: str) -> None:
         log.critical("model stuck", extra={"queue": self._thread.name, "reason": reason})
-        self._closed = True
+        self.closed = True
         self._fail(list(self._queue), RunFailedError(reason))
         self._on_stuck()
 
     # --- the worker thread ---
 
     def _work(self) -> None:
-        self._on_start()
+        try:
+            self._on_start()
+        except BaseException as error:  # noqa: BLE001  # as for a run
+            self._post(self._give_up, f"the thread cannot start: {type(error).__name__}: {error}")
+            return
         while True:
             with self._changed:
                 self._running = []
-                self._changed.wait_for(lambda: self._queue or self._closed)
+                used = self._changed.wait_for(
+                    lambda: bool(self._queue) or self.closed, self._limits.idle_check_s
+                )
                 batch = self._running = self._take()
                 self._runs += 1
-                if not batch and self._closed and not self._queue:
+                if not batch and self.closed and not self._queue:
                     return
             if batch:
                 self._run_batch(batch)
-            if self._failures == MAX_FAILURES:
+            if self._failures >= MAX_FAILURES or not used:
                 self._check_model()
 
     def _take(self) -> list[QueueEntry]:
@@ -255,20 +196,20 @@ class Batcher:
             if len(rows) < len(batch):
                 raise RunFailedError(f"the model returned {len(rows)} rows for {len(batch)} images")
         except BaseException as error:  # noqa: BLE001  # the thread must survive any error of a model
-            failure = (
-                error
-                if isinstance(error, RunFailedError)
-                else RunFailedError(f"{type(error).__name__}: {error}")
-            )
             if self._terminated_run != self._runs:  # read before the callers are told, since they then leave
-                self._failures += 1
-                self._observer.failed()
-            self._post(self._fail, batch, failure)
+                self._failures += MAX_FAILURES if isinstance(error, DeviceFailedError) else 1
+                if self._observer:
+                    self._observer.failed()
+            known = isinstance(error, RunFailedError)
+            self._post(
+                self._fail, batch, error if known else RunFailedError(f"{type(error).__name__}: {error}")
+            )
             return
         ended = self._clock()
         self._failures = 0
-        self._record_pace((ended - begun) / len(batch))
-        self._observer.ran(len(batch), ended - begun)
+        self.record_run((ended - begun) / len(batch))
+        if self._observer:
+            self._observer.ran(len(batch), ended - begun)
         self._post(self._deliver, batch, rows, ended)
 
     def _check_model(self) -> None:
@@ -276,22 +217,21 @@ class Batcher:
         with self._changed:
             self._running = []  # callers that leave now must not terminate the probe
         self._failures = 0
-        self._checks_begun += 1
-        self._post(self._watch_check, self._checks_begun, STUCK_STEPS)
+        self._checks_begun = check = self._checks_begun + 1
+        self._post(
+            self._watchdog.watch,
+            lambda: self._checks_ended >= check,
+            "the probe of the model does not return",
+        )
         try:
             self._check()
         except BaseException as error:  # noqa: BLE001  # as for a run
-            self._post(self._give_up, f"every run fails: {type(error).__name__}: {error}")
-        self._checks_ended += 1
-
-    def _record_pace(self, seconds_per_image: float) -> None:
-        """Keep the median of the recent runs; a single stalled run does not change it."""
-        self._recent_seconds_per_image.append(seconds_per_image)
-        self._seconds_per_image = median_low(self._recent_seconds_per_image)
+            self._post(self._give_up, f"the model is broken: {type(error).__name__}: {error}")
+        self._checks_ended = check
 
     def _post(self, function: Callable[..., None], *arguments: object) -> None:
         loop = self._loop
-        assert loop is not None  # set by infer() before anything is queued
+        assert loop is not None  # set by start()
         if not loop.is_closed():
             loop.call_soon_threadsafe(function, *arguments)
 

@@ -3,21 +3,17 @@
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from quatserve.service.artifact import Task
-from quatserve.service.engine.background import run_in_background
-from quatserve.service.engine.batcher import Batcher, Limits, Observer
-from quatserve.service.engine.cpus import lower_priority
+from quatserve.service.engine.admission import Limits
+from quatserve.service.engine.batcher import Batcher, Observer
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.loaded import LoadedModel
+from quatserve.service.engine.selection import Refusal, Selector
+from quatserve.service.engine.session import CUDA
 from quatserve.service.engine.versions import versions_on_disk
 from quatserve.service.errors import (
-    ArtifactError,
-    DeviceUnavailableError,
     NoDefaultError,
     NothingToServeError,
     SettingsError,
@@ -28,23 +24,8 @@ from quatserve.service.errors import (
 from quatserve.service.settings import Settings
 
 log = logging.getLogger(__name__)
-NO_VERSION = 0  # sentinel for an unreadable directory; real versions start at 1
 LOADING_LIMIT_S = 300.0  # per name in a rescan; after it the rescan goes on with the next name
-
-
-@dataclass(frozen=True)
-class Refusal:
-    name: str
-    version: int
-    reason: str
-
-
-def _refuse(name: str, version: int, reason: str) -> Refusal:
-    log.error("version refused", extra={"model": name, "version": version, "reason": reason})
-    return Refusal(name, version, reason)
-
-
-Selection = tuple[Model | None, list[Refusal]]  # the version to serve, and the refused versions above it
+IDLE_CHECK_S = 30.0  # a GPU can be lost while nobody uses it
 
 
 class Registry:
@@ -59,12 +40,11 @@ class Registry:
         load: Callable[[Path, Settings], Model] = load_model,
         loading_limit_s: float = LOADING_LIMIT_S,
     ) -> None:
-        self._settings, self._observer, self._on_stuck, self._load = settings, observer, on_stuck, load
+        self._settings, self._observer, self._on_stuck = settings, observer, on_stuck
+        self._selector = Selector(settings, load, loading_limit_s)
         self._loaded: dict[str, LoadedModel] = {}
         self._required: set[str] = set()  # names that must be loaded before the service is ready
         self._rescanning = asyncio.Lock()
-        self._loading_limit_s = loading_limit_s
-        self._hanging: dict[str, Future[Selection]] = {}  # loads that outlasted the limit
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
         self.unloaded: set[str] = set()  # by request; a rescan does not load them
@@ -115,7 +95,7 @@ class Registry:
         on_disk = versions_on_disk(self._settings.models_dir)
         self._required = set(on_disk)
         for name, versions in on_disk.items():
-            model, refused = self._best_of(name, versions, None, DeviceUnavailableError)
+            model, refused = self._selector.choose(name, versions)
             self.refused += refused
             if model:
                 self._loaded[name] = self._with_batcher(model)
@@ -123,6 +103,11 @@ class Registry:
             reasons = "; ".join(refusal.reason for refusal in self.refused)
             raise NothingToServeError(f"models directory {self._settings.models_dir}: {reasons}")
         self._check_defaults(on_disk)
+
+    def start_batchers(self) -> None:
+        """Start the threads of the models, so that idle ones are checked. Called from the event loop."""
+        for loaded in self._loaded.values():
+            loaded.batcher.start()
 
     def _check_defaults(self, on_disk: Iterable[str]) -> None:
         """An unknown default is a wrong setting. A refused one is not: a rescan may load it later."""
@@ -145,7 +130,7 @@ class Registry:
 
     async def _rescan(self) -> None:
         async with self._rescanning:
-            on_disk = await self._on_disk()
+            on_disk = await self._selector.on_disk()
             self._required &= on_disk.keys()
             for name in self._loaded.keys() - on_disk.keys():
                 self._replace(name, None)
@@ -156,17 +141,6 @@ class Registry:
                 for refusal in await self._rescan_one(name, versions)
             ]
             self.refused = refused  # replaced at the end, so that readers never see a partial list
-
-    async def _on_disk(self) -> dict[str, list[int]]:
-        """Run `versions_on_disk` on its own thread: a hanging disk must not block the event loop."""
-        models_dir, limit_s = self._settings.models_dir, self._loading_limit_s
-        listing = run_in_background(partial(versions_on_disk, models_dir), "listing-models")
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(listing), limit_s)
-        except TimeoutError:
-            raise NothingToServeError(
-                f"models directory {models_dir}: not read within {limit_s:g} s"
-            ) from None
 
     async def load(self, name: str) -> None:
         """Load the highest version of a name on disk, or raise VersionRefusedError."""
@@ -192,53 +166,13 @@ class Registry:
         """Load the best version of a name; return the versions above it that were refused."""
         current = self._loaded.get(name)
         old = current.model if current else None
-        new, refused = await self._find(name, versions, old)
+        gpu_in_use = any(loaded.model.provider == CUDA for loaded in self._loaded.values())
+        new, refused = await self._selector.find(name, versions, old, gpu_in_use=gpu_in_use)
         if (
             new is not None and new is not old and name not in self.unloaded
         ):  # it may have been unloaded meanwhile
             self._replace(name, self._with_batcher(new))
         return refused
-
-    async def _find(self, name: str, versions: list[int], current: Model | None) -> Selection:
-        """Load on a separate thread, within the limit. A load that hangs is awaited again, not repeated."""
-        loading = self._hanging.pop(name, None)
-        if loading is None or loading.done():
-            loading = run_in_background(
-                partial(self._best_of_at_low_priority, name, versions, current), f"loading-{name}"
-            )
-        try:
-            return await asyncio.wait_for(asyncio.wrap_future(loading), self._loading_limit_s)
-        except TimeoutError:
-            self._hanging[name] = loading
-            return None, [
-                _refuse(
-                    name, max(versions, default=NO_VERSION), f"not loaded within {self._loading_limit_s:g} s"
-                )
-            ]
-
-    def _best_of_at_low_priority(self, name: str, versions: list[int], current: Model | None) -> Selection:
-        """Run `_best_of` without slowing down the models that are serving."""
-        lower_priority()
-        return self._best_of(name, versions, current)
-
-    def _best_of(
-        self, name: str, versions: list[int], current: Model | None, fatal: type[Exception] | tuple[()] = ()
-    ) -> Selection:
-        """Return the highest version that loads. The current version is not loaded again."""
-        if not versions:
-            reason = f"{self._settings.models_dir / name} cannot be read"
-            return current, [_refuse(name, NO_VERSION, reason)]
-        refused: list[Refusal] = []
-        for version in versions:
-            if current is not None and current.description.version == version:
-                return current, refused
-            try:
-                return self._load(self._settings.models_dir / name / str(version), self._settings), refused
-            except fatal:
-                raise
-            except (ArtifactError, DeviceUnavailableError) as error:
-                refused.append(_refuse(name, version, str(error)))
-        return None, refused
 
     def _with_batcher(self, model: Model) -> LoadedModel:
         limits = Limits(
@@ -247,6 +181,7 @@ class Registry:
             queue_timeout_s=self._settings.queue_timeout_s,
             stuck_after_s=self._settings.stuck_after_s,
             buckets=model.buckets,
+            idle_check_s=IDLE_CHECK_S if model.provider == CUDA else None,
         )
         name = model.description.name
         batcher = Batcher(
@@ -255,7 +190,7 @@ class Registry:
             terminate=model.session.terminate,
             check=lambda: model.probe(model.session.run),
             on_stuck=self._on_stuck,
-            on_start=lower_priority,
+            on_start=model.prepare_thread,
             observer=self._observer(name),
             name=f"session-{name}",
         )
@@ -266,6 +201,7 @@ class Registry:
         old = self._loaded.pop(name, None)
         self._required.discard(name)
         if new is not None:
+            new.batcher.start()
             self._loaded[name] = new
             self._required.add(name)
         if old is not None:

@@ -11,6 +11,7 @@ from PIL import Image
 
 from quatserve.service.app import create_app
 from quatserve.service.commands import parse
+from quatserve.service.engine.cuda.buckets import BucketSessions
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.session import Session
 from quatserve.service.imaging import decoder as decoding
@@ -27,7 +28,7 @@ HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there; in a 
 class FaultySession:
     """A session in front of the real one."""
 
-    def __init__(self, session: Session, hold: Path) -> None:
+    def __init__(self, session: Session | BucketSessions, hold: Path) -> None:
         self._session, self._hold, self._stop = session, hold, False
         self._broken = False
         self.provider = session.provider

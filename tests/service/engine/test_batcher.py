@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from quatserve.service.engine.batcher import MAX_FAILURES, Batcher, Limits
+from quatserve.service.engine.admission import Limits
+from quatserve.service.engine.batcher import MAX_FAILURES, Batcher
 from quatserve.service.engine.padding import pad_to, padded
 from quatserve.service.engine.results import Outcome
 from quatserve.service.errors import BatcherClosedError, QueueFullError, RunFailedError

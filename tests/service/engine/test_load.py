@@ -7,15 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 
 from quatserve.service.artifact import Precision, read_description
 from quatserve.service.engine.cpus import quota, usable_cpus
 from quatserve.service.engine.load import choose_precision, load_model
-from quatserve.service.engine.session import Session, choose_device, missing_for_cuda
-from quatserve.service.engine.warmup import check_probe, warm_up
+from quatserve.service.engine.probe import Probe
+from quatserve.service.engine.session import Session
+from quatserve.service.engine.warmup import warm_up
 from quatserve.service.errors import ArtifactError, BadOutputError, DeviceUnavailableError
 from quatserve.service.settings import Device, PrecisionChoice, Settings
 from tests.service.artifacts import (
@@ -137,6 +137,17 @@ def test_precision(tmp_path: Path) -> None:
     assert choose_precision(PrecisionChoice.FP16, both, Device.CUDA) is Precision.FP16
 
 
+def test_a_gpu_takes_fp16_where_the_artifact_has_it(tmp_path: Path) -> None:
+    images = probe_images((32, 32))
+    outputs = {name: expected_probabilities(images).astype(np.float32) for name in ("fp32", "fp16")}
+    graphs = dict.fromkeys(outputs, classifier_graph((32, 32)))
+    described = read_description(
+        write(tmp_path, "half", 1, "classification", (32, 32), graphs, outputs, images, 1e-4)
+    )
+    assert choose_precision(PrecisionChoice.AUTO, described, Device.CUDA) is Precision.FP16
+    assert choose_precision(PrecisionChoice.AUTO, described, Device.CPU) is Precision.FP32
+
+
 def test_a_precision_that_is_not_there_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="no fp16 file; it has fp32, int8"):
         load_model(
@@ -152,62 +163,14 @@ def test_cuda_is_refused_where_there_is_none(tmp_path: Path) -> None:
 def test_auto_settles_for_the_cpu_and_says_why(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "quatserve.service.engine.load"):
         model = load_model(write_classifier(tmp_path), SETTINGS.model_copy(update={"device": Device.AUTO}))
-    assert model.provider == "CPUExecutionProvider"
-    assert model.fallback_reason == missing_for_cuda()
+    assert (model.provider, model.precision) == ("CPUExecutionProvider", Precision.INT8)
+    assert str(model.fallback_reason).startswith("device cuda: ")
     assert caplog.records[-1].__dict__["fallback_reason"] == model.fallback_reason
-
-
-def test_auto_tries_the_gpu_first_where_nothing_is_missing() -> None:
-    assert choose_device(Device.AUTO, lambda: None) == (Device.CUDA, None)
-    assert choose_device(Device.AUTO, lambda: "no driver") == (Device.CPU, "no driver")
-    assert choose_device(Device.CPU, lambda: None) == (Device.CPU, None)
-
-
-class SilentFallback:
-    """onnxruntime as it really behaves: asked for CUDA, it succeeds on the CPU."""
-
-    def __init__(self, *_: object, **__: object) -> None: ...
-
-    def get_providers(self) -> list[str]:
-        return ["CPUExecutionProvider"]
-
-
-def test_a_silent_fallback_is_found_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quatserve.service.engine.session.missing_for_cuda", lambda: None)
-    monkeypatch.setattr(ort, "preload_dlls", lambda **_: None)
-    monkeypatch.setattr(ort, "InferenceSession", SilentFallback)
-    with pytest.raises(DeviceUnavailableError, match="fell back to CPUExecutionProvider"):
-        load_model(write_classifier(tmp_path), SETTINGS.model_copy(update={"device": Device.CUDA}))
-
-
-def test_onnxruntime_itself_refuses_to_mix_in_the_cpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The real library with our options, as on a host where the driver is there but CUDA does not load."""
-    monkeypatch.setattr("quatserve.service.engine.session.missing_for_cuda", lambda: None)
-    monkeypatch.setattr(ort, "preload_dlls", lambda **_: None)
-    with pytest.warns(UserWarning, match="CUDAExecutionProvider"), pytest.raises(DeviceUnavailableError):
-        load_model(write_classifier(tmp_path), SETTINGS.model_copy(update={"device": Device.CUDA}))
-
-
-def test_a_broken_graph_is_no_missing_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With CUDA asked for too: one version is refused, and the service starts with the one below."""
-    monkeypatch.setattr("quatserve.service.engine.session.missing_for_cuda", lambda: None)
-    monkeypatch.setattr(ort, "preload_dlls", lambda **_: None)
-    images = probe_images((32, 32))
-    outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
-    directory = write(
-        tmp_path, "odd", 1, "classification", (32, 32), {"fp32": b"no graph"}, outputs, images, 1e-4
-    )
-    with (
-        pytest.warns(UserWarning, match="CUDAExecutionProvider"),
-        pytest.raises(ArtifactError, match=r"odd/1/model.onnx: onnxruntime cannot load"),
-    ):
-        load_model(directory, SETTINGS.model_copy(update={"device": Device.CUDA}))
 
 
 def test_a_failing_run_may_not_change_provider(tmp_path: Path) -> None:
     session = load_model(write_classifier(tmp_path), SETTINGS).session
+    assert isinstance(session, Session)
     assert session._session._enable_fallback is False
 
 
@@ -248,7 +211,8 @@ def test_an_output_that_turns_bad_is_an_error(tmp_path: Path) -> None:
         def run(self, *_: object) -> list[NDArray[Any]]:
             return [self.rows]
 
-    session: Session = load_model(write_classifier(tmp_path), SETTINGS).session
+    session = load_model(write_classifier(tmp_path), SETTINGS).session
+    assert isinstance(session, Session)
     session._session = Turned()
     for rows, fault in [(Turned.rows, "not finite"), (np.zeros((1, 2), np.float32), "not float32")]:
         session._session.rows = rows
@@ -285,7 +249,7 @@ def test_a_machine_that_stalls_is_not_the_pace_of_a_batch(stalls: int, sizes: tu
     assert warm_up(run, np.zeros((2, 2, 3), np.uint8), 4, 0.25, clock=lambda: now[0]) == sizes
 
 
-def test_the_probe_runs_in_batches_that_were_warmed() -> None:
+def test_the_probe_runs_in_batches_of_the_size_that_was_warmed() -> None:
     seen: list[int] = []
 
     def run(images: NDArray[Any]) -> NDArray[Any]:
@@ -293,12 +257,14 @@ def test_the_probe_runs_in_batches_that_were_warmed() -> None:
         return images
 
     images = np.arange(8, dtype=np.uint8)[:, None]
-    assert check_probe(run, images, images + np.uint8(1), 1.0, 3) == 1.0
+    assert Probe(images, images + np.uint8(1), 1.0).check(run, 3) == 1.0
     assert seen == [3, 3, 2]
-    with pytest.raises(ArtifactError, match="differs by 1"):
-        check_probe(run, images, images + np.uint8(1), 0.5, 8)
+    assert Probe(images, images, 0.5).check(run, 3, (3,)) == 0.0
+    assert seen[3:] == [3, 3, 3]  # the last is padded, and the padding is not compared
+    with pytest.raises(ArtifactError, match=r"differs by 1, tolerance is 0\.5, in batches of 8"):
+        Probe(images, images + np.uint8(1), 0.5).check(run, 8)
     with pytest.raises(ArtifactError, match="output is"):
-        check_probe(run, images, images[:7], 1.0, 8)
+        Probe(images, images[:7], 1.0).check(run, 8)
 
 
 # --- threads ---

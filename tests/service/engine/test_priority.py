@@ -38,5 +38,5 @@ def test_models_and_images_are_computed_behind_the_event_loop(start: Start) -> N
     loop = found[running.process.pid]
     assert loop == os.getpriority(os.PRIO_PROCESS, 0)
     behind = [thread for thread, nice in found.items() if nice == min(19, loop + NICENESS_STEP)]
-    computing = 2 * 2 + 1 + 1  # two more threads of either session, one that ran, one that decoded
+    computing = 2 * 2 + 2 + 1  # two more threads of either session, one that runs it, one that decoded
     assert len(behind) == (computing if loop < 19 else len(found))  # behind 19 there is nothing

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 
 from quatserve.service.artifact import Resize
-from quatserve.service.engine.batcher import Batcher, Limits
+from quatserve.service.engine.admission import Limits
+from quatserve.service.engine.batcher import Batcher
 from quatserve.service.engine.padding import Images
 from quatserve.service.errors import ClientGoneError, UnreadableImageError
 from quatserve.service.imaging.decoder import Decoder, PixelBudget

@@ -78,7 +78,7 @@ def test_a_model_that_fails_every_run_and_its_probe_ends_the_process(start: Star
     assert failed_runs(running) == MAX_FAILURES
     assert post(running, GOOD).status_code == 503
     assert running.process.wait(20) == EXIT_STUCK
-    assert "every run fails: RuntimeError: told to raise" in running.log()
+    assert "the model is broken: RuntimeError: told to raise" in running.log()
     running.stop()
 
 
