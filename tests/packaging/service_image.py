@@ -2,7 +2,8 @@
 
 `python -m tests.packaging.service_image cpu|gpu` follows the build stage in a temporary directory, then
 starts the service there on each device. Without a GPU, `cuda` must refuse, and `auto` must serve on the CPU
-and admit it; with one, both must serve on it.
+and admit it; with one, both must serve on it. `gpu` without a GPU also asserts the reason of every refusal,
+with a stand-in for the driver (gpu_install.py).
 """
 
 import json
@@ -15,19 +16,13 @@ from pathlib import Path
 
 from dockerfile_parse import DockerfileParser
 
+from tests.packaging import gpu_install
 from tests.packaging.running_service import READY_WITHIN_S, running
 
 ROOT = Path(__file__).parents[2]
 INSTALLED_AT = "/opt/quatserve"
 HAS_GPU = Path("/dev/nvidiactl").exists()
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-LOAD_CUDA_PROVIDER = """
-import ctypes, pathlib, onnxruntime
-onnxruntime.preload_dlls(directory="")
-libraries = pathlib.Path(onnxruntime.__file__).parent / "capi"
-ctypes.CDLL(libraries / "libonnxruntime_providers_shared.so", ctypes.RTLD_GLOBAL)
-ctypes.CDLL(libraries / "libonnxruntime_providers_cuda.so")
-"""
 
 
 def steps() -> list[tuple[str, str]]:
@@ -107,22 +102,15 @@ def check_refuses(installed: Path, device: str) -> None:
     print(f"--device {device} refuses: {run.stderr.splitlines()[-1]}", flush=True)
 
 
-def check_cuda_libraries(installed: Path) -> None:
-    """The CUDA provider finds all it links to among the installed packages; only the driver is the host's."""
-    command = [str(installed / "bin/python"), "-c", LOAD_CUDA_PROVIDER]
-    said = subprocess.run(command, capture_output=True, text=True).stderr
-    assert said == "" if HAS_GPU else said.splitlines()[-1].startswith("OSError: libcuda.so.1:"), said
-
-
-def check(runtime: str, installed: Path) -> None:
+def check(runtime: str, installed: Path, work: Path) -> None:
     command = [str(installed / "bin/pip"), "list", "--format=freeze"]
     listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     names = {line.partition("==")[0] for line in listed.splitlines()}
     expected = {"cpu": "onnxruntime", "gpu": "onnxruntime-gpu"}[runtime]
     assert names & {"torch", "onnxruntime", "onnxruntime-gpu"} == {expected}
 
-    if runtime == "gpu":
-        check_cuda_libraries(installed)
+    if runtime == "gpu" and not HAS_GPU:
+        gpu_install.check(installed, work)
     on_gpu = runtime == "gpu" and HAS_GPU
     check_serves(installed, "cpu", CPU)
     check_serves(installed, "auto", CUDA if on_gpu else CPU)
@@ -137,7 +125,7 @@ def main(runtime: str) -> None:
         installed = build(runtime, Path(work))
         size = sum(file.stat().st_size for file in installed.rglob("*") if file.is_file())
         print(f"installed: {size / 1e6:.0f} MB", flush=True)
-        check(runtime, installed)
+        check(runtime, installed, Path(work))
 
 
 if __name__ == "__main__":

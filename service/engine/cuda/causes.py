@@ -1,6 +1,6 @@
 """Turns the errors of CUDA, cuDNN and onnxruntime into one line: the cause and the remedy.
 
-onnxruntime's message starts with C++ signatures; "CUDA failure 35" stands some 700 characters into it.
+onnxruntime's message begins with C++ signatures; "CUDA failure 35" stands some 700 characters into it.
 """
 
 import re
@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 CUDA_MAJOR = 13  # of the libraries in the gpu extra
 DRIVER_RELEASE = 580  # the first NVIDIA driver for that CUDA
-CALL = re.compile(r"(CUDA|CUDNN|CUBLAS) failure (\d+): (.*?)(?= ?;|\n|$)")
+CALL = re.compile(r"(CUDA|CUDNN|CUBLAS) failure (?P<code>\d+): .*?(?= ?;|\n|$)")
+LAUNCH = re.compile(r"CUDA error (?P<name>\w+): ?[^\n]*")  # a kernel that could not be launched
 LENGTH = 300  # of a message without a known cause
 
 
@@ -62,31 +63,34 @@ CPU_OPERATORS = Cause(
 BROKEN_CUDNN = Cause("cuDNN failed", "install quatserve[gpu] again; if it recurs, run quatserve check-gpu")
 BROKEN_CUBLAS = Cause("cuBLAS failed", "install quatserve[gpu] again; if it recurs, run quatserve check-gpu")
 
-# The numbers of the runtime's and the driver's API are the same, but for 35, which only the runtime has.
-OF_CUDA = {
-    2: MEMORY,
-    35: OLD_DRIVER,
-    36: OLD_DRIVER,
-    46: IN_USE,
-    100: NO_GPU,
-    101: NO_SUCH_GPU,
-    209: ARCHITECTURE,
-    214: LOST,  # a memory error that ECC cannot correct
-    304: UNKNOWN,
-    700: LOST,  # an illegal address
-    702: LOST,  # a timeout
-    709: LOST,
-    710: LOST,
-    715: LOST,
-    716: LOST,
-    717: LOST,
-    718: LOST,
-    719: LOST,
-    802: NOT_READY,
-    803: DRIVER_MISMATCH,
-    804: COMPATIBILITY,
-    999: UNKNOWN,
-}
+# The runtime's and the driver's API share these numbers, but for 35 and 36, which only the runtime has.
+CUDA_ERRORS = (
+    (2, "MemoryAllocation", MEMORY),
+    (35, "InsufficientDriver", OLD_DRIVER),
+    (36, "CallRequiresNewerDriver", OLD_DRIVER),
+    (46, "DevicesUnavailable", IN_USE),
+    (100, "NoDevice", NO_GPU),
+    (101, "InvalidDevice", NO_SUCH_GPU),
+    (209, "NoKernelImageForDevice", ARCHITECTURE),
+    (214, "ECCUncorrectable", LOST),
+    (304, "OperatingSystem", UNKNOWN),
+    (700, "IllegalAddress", LOST),
+    (702, "LaunchTimeout", LOST),
+    (709, "ContextIsDestroyed", LOST),
+    (710, "Assert", LOST),
+    (714, "HardwareStackError", LOST),
+    (715, "IllegalInstruction", LOST),
+    (716, "MisalignedAddress", LOST),
+    (717, "InvalidAddressSpace", LOST),
+    (718, "InvalidPc", LOST),
+    (719, "LaunchFailure", LOST),
+    (802, "SystemNotReady", NOT_READY),
+    (803, "SystemDriverMismatch", DRIVER_MISMATCH),
+    (804, "CompatNotSupportedOnDevice", COMPATIBILITY),
+    (999, "Unknown", UNKNOWN),
+)
+OF_CODE = {code: cause for code, _, cause in CUDA_ERRORS}
+OF_NAME = {f"cudaError{name}": cause for _, name, cause in CUDA_ERRORS}
 OF_CUBLAS = {3: MEMORY}
 OF_TEXT = {
     "Failed to allocate memory for requested buffer": MEMORY,
@@ -99,16 +103,19 @@ OF_TEXT = {
 def cause_of(text: str) -> Cause | None:
     """What a message of onnxruntime means; None if it is not known."""
     if call := CALL.search(text):
-        library, code = call[1], int(call[2])
+        library, code = call[1], int(call["code"])
         if library == "CUDNN":
             return BROKEN_CUDNN
-        return OF_CUBLAS.get(code, BROKEN_CUBLAS) if library == "CUBLAS" else OF_CUDA.get(code)
+        return OF_CUBLAS.get(code, BROKEN_CUBLAS) if library == "CUBLAS" else OF_CODE.get(code)
+    if launch := LAUNCH.search(text):
+        return OF_NAME.get(launch["name"])
     return next((cause for part, cause in OF_TEXT.items() if part in text), None)
 
 
 def is_device_failure(error: BaseException) -> bool:
     """Whether CUDA failed, rather than the graph or a caller: the process may have lost its GPU for good."""
-    return CALL.search(str(error)) is not None or cause_of(str(error)) is not None
+    text = str(error)
+    return bool(CALL.search(text) or LAUNCH.search(text) or cause_of(text))
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
@@ -121,7 +128,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
 def explain(error: BaseException) -> str:
     """The cause and the remedy, and behind them onnxruntime's own words; or these alone."""
     text = str(error).strip()
-    call = CALL.search(text)
+    call = CALL.search(text) or LAUNCH.search(text)
     words = call[0] if call else (text.splitlines() or [type(error).__name__])[0]
     words = words if len(words) <= LENGTH else f"...{words[-LENGTH:]}"
     cause = cause_of(text)

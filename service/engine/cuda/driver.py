@@ -14,7 +14,7 @@ from quatserve.service.engine.cuda.causes import (
     ARCHITECTURE,
     CUDA_MAJOR,
     NO_GPU,
-    OF_CUDA,
+    OF_CODE,
     OLD_DRIVER,
     UNKNOWN,
 )
@@ -56,7 +56,7 @@ def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu:
     if 0 < supported[0] < CUDA_MAJOR:
         raise DeviceUnavailableError(f"{OLD_DRIVER} (it supports CUDA {supported[0]}.{supported[1]})")
     if code := driver.cuInit(0):
-        raise DeviceUnavailableError(f"{OF_CUDA.get(code, UNKNOWN)} (cuInit returned {code})")
+        raise DeviceUnavailableError(f"{OF_CODE.get(code, UNKNOWN)} (cuInit returned {code})")
     gpu = Gpu(*_first_device(driver), supported)
     if not has_code_for(gpu.capability):
         major, minor = gpu.capability

@@ -14,6 +14,7 @@ from quatserve.service.engine.cuda.libraries import load_libraries
 from quatserve.service.engine.session import CUDA, Session, load_graph, session_options
 from quatserve.service.errors import ArtifactError, DeviceFailedError, DeviceUnavailableError
 
+FATAL = 4  # of onnxruntime's severities
 THREADS = 1  # the thread that launches the kernels; a pool would wait idle
 
 
@@ -24,6 +25,7 @@ def require_cuda() -> Gpu:
             "this onnxruntime has no CUDA: install the gpu extra in an environment of its own"
         )
     gpu = find_gpu()
+    ort.set_default_logger_severity(FATAL)  # its errors are raised, too, and told in one line
     load_libraries()
     return gpu
 
@@ -47,6 +49,7 @@ def provider_options(
 def create(graph: bytes, options: Mapping[str, str]) -> ort.InferenceSession:
     """An onnxruntime session with every operator on the GPU, or DeviceUnavailableError."""
     wanted = session_options(THREADS)
+    wanted.log_severity_level = FATAL
     # Without it onnxruntime quietly runs what it likes on the CPU and still succeeds.
     wanted.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     try:

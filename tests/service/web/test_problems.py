@@ -18,6 +18,7 @@ NOT_FOR_CLIENTS = {
     "ArtifactError",
     "BadOutputError",  # becomes RunFailedError in the batcher
     "ClientGoneError",
+    "DeviceFailedError",  # becomes RunFailedError in the batcher
     "DeviceUnavailableError",
     "ImageError",
     "NothingToServeError",

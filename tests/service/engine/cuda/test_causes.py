@@ -21,6 +21,11 @@ NO_CUDNN = (
     "'components.expand' Status Message: cuDNN is unavailable or disabled for CUDA Execution Provider: "
     "dlopen failed for libcudnn.so: libcudnn.so: cannot open shared object file: No such file or directory"
 )
+LAUNCH = (
+    "[ONNXRuntimeError] : 1 : FAIL : Non-zero status code returned while running Transpose node. "
+    "Name:'pixels' Status Message: CUDA error cudaErrorNoKernelImageForDevice:no kernel image is "
+    "available for execution"
+)
 LEFT = (
     "[ONNXRuntimeError] : 1 : FAIL : This session contains graph nodes that are assigned to the default CPU "
     "EP, but fallback to CPU EP has been explicitly disabled by the user."
@@ -44,6 +49,7 @@ def failure(call: str) -> str:
          "driver was updated", "reboot the host", "803"),
         (failure("CUDNN failure 4000: CUDNN_STATUS_INTERNAL_ERROR"), "cuDNN failed", "check-gpu", "4000"),
         (failure("CUBLAS failure 3: CUBLAS_STATUS_ALLOC_FAILED"), "memory is full", "max_batch", "failure 3"),
+        (LAUNCH, "no code for this GPU's compute capability", "docs/gpu-host.md", "cudaErrorNoKernelImage"),
         (ARENA, "memory is full", "gpu_memory_bytes", "requested buffer of size 1024"),
         (NO_CUDNN, "library is missing", "install quatserve[gpu] again", "libcudnn.so: cannot open"),
         (LEFT, "no CUDA kernel for some operators", "--device cpu", "assigned to the default CPU EP"),
@@ -64,6 +70,8 @@ def test_the_cause_and_the_remedy_stand_in_one_short_line(
 def test_an_unknown_failure_of_cuda_keeps_its_own_words() -> None:
     line = explain(RuntimeError(failure("CUDA failure 12345: something new")))
     assert line == "CUDA failure 12345: something new"
+    line = explain(RuntimeError(LAUNCH.replace("NoKernelImageForDevice", "OfTomorrow")))
+    assert line == "CUDA error cudaErrorOfTomorrow:no kernel image is available for execution"
 
 
 def test_what_is_no_failure_of_the_device_is_not_taken_for_one() -> None:
