@@ -20,7 +20,7 @@ from quatserve.service.bulk.tables import check_suffix, open_table
 from quatserve.service.engine.cpus import usable_cpus
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.predictions import Predictions, top
-from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.engine.versions import read_repository
 from quatserve.service.errors import SettingsError
 from quatserve.service.imaging.render import Output
 from quatserve.service.settings import Settings
@@ -49,12 +49,12 @@ def _run(words: Sequence[str]) -> int:
 
 
 def find_model(task: Task, name: str | None, settings: Settings) -> Path:
-    """The highest version of the named model, of the default, or of the only model that does the task."""
-    name = name or settings.default_model(task)
-    on_disk = versions_on_disk(settings.models_dir)
+    """The pinned or highest version of the named model, of the default, or of the only one for the task."""
+    repository = read_repository(settings.models_dir)
+    name = name or repository.default_model(task, settings)
     newest = {
         found: settings.models_dir / found / str(versions[0])
-        for found, versions in on_disk.items()
+        for found, versions in repository.versions.items()
         if versions
     }
     if name:

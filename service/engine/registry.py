@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from quatserve.service.artifact import Task
@@ -12,7 +12,7 @@ from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.selection import Refusal, Selector
 from quatserve.service.engine.session import CUDA
-from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.engine.versions import Repository, read_repository
 from quatserve.service.errors import (
     NoDefaultError,
     NothingToServeError,
@@ -21,6 +21,7 @@ from quatserve.service.errors import (
     VersionRefusedError,
     WrongTaskError,
 )
+from quatserve.service.models_file import ModelsFile
 from quatserve.service.settings import Settings
 
 log = logging.getLogger(__name__)
@@ -43,7 +44,10 @@ class Registry:
         self._settings, self._observer, self._on_stuck = settings, observer, on_stuck
         self._selector = Selector(settings, load, loading_limit_s)
         self._loaded: dict[str, LoadedModel] = {}
-        self._required: set[str] = set()  # names that must be loaded before the service is ready
+        self._repository = Repository({}, ModelsFile())  # the models directory when it was last read
+        self._expected: set[str] = (
+            set()
+        )  # on disk at the start, or loaded since
         self._rescanning = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
@@ -56,7 +60,8 @@ class Registry:
 
     def missing(self) -> list[str]:
         """Names that must be loaded and are not."""
-        return sorted(self._required - self._loaded.keys())
+        required = self._repository.models_file.required
+        return sorted(set(self._expected if required is None else required) - self._loaded.keys())
 
     def get(self, name: str) -> LoadedModel:
         try:
@@ -75,7 +80,7 @@ class Registry:
         return self._default(task)
 
     def _default(self, task: Task) -> LoadedModel:
-        if chosen := self._settings.default_model(task):
+        if chosen := self._repository.default_model(task, self._settings):
             return self.resolve(task, chosen)
         able = [loaded for loaded in self._loaded.values() if loaded.model.description.task is task]
         if not able:
@@ -92,9 +97,9 @@ class Registry:
 
     def start(self) -> None:
         """Load the highest version of each name that loads; raise NothingToServeError if none does."""
-        on_disk = versions_on_disk(self._settings.models_dir)
-        self._required = set(on_disk)
-        for name, versions in on_disk.items():
+        self._repository = read_repository(self._settings.models_dir)
+        self._expected = set(self._repository.versions)
+        for name, versions in self._repository.versions.items():
             model, refused = self._selector.choose(name, versions)
             self.refused += refused
             if model:
@@ -102,19 +107,19 @@ class Registry:
         if not self._loaded:
             reasons = "; ".join(refusal.reason for refusal in self.refused)
             raise NothingToServeError(f"models directory {self._settings.models_dir}: {reasons}")
-        self._check_defaults(on_disk)
+        self._check_defaults()
 
     def start_batchers(self) -> None:
         """Start the threads of the models, so that idle ones are checked. Called from the event loop."""
         for loaded in self._loaded.values():
             loaded.batcher.start()
 
-    def _check_defaults(self, on_disk: Iterable[str]) -> None:
+    def _check_defaults(self) -> None:
         """An unknown default is a wrong setting. A refused one is not: a rescan may load it later."""
         for task in Task:
-            name = self._settings.default_model(task)
-            if name and name not in on_disk:
-                there = ", ".join(sorted(on_disk))
+            name = self._repository.default_model(task, self._settings)
+            if name and name not in self._repository.versions:
+                there = ", ".join(sorted(self._repository.versions))
                 raise SettingsError(f"the default for {task} is {name!r}: there are {there}")
             loaded = self._loaded.get(name)
             if loaded and loaded.model.description.task is not task:
@@ -125,13 +130,14 @@ class Registry:
         """Load and unload until the registry matches the directory; on any error, keep what is loaded."""
         try:
             await self._rescan()
-        except NothingToServeError as error:
+        except (NothingToServeError, SettingsError) as error:
             log.error("models directory cannot be read; nothing changed", extra={"reason": str(error)})
 
     async def _rescan(self) -> None:
         async with self._rescanning:
-            on_disk = await self._selector.on_disk()
-            self._required &= on_disk.keys()
+            self._repository = await self._selector.repository()
+            on_disk = self._repository.versions
+            self._expected &= on_disk.keys()
             for name in self._loaded.keys() - on_disk.keys():
                 self._replace(name, None)
             refused = [
@@ -147,7 +153,7 @@ class Registry:
         self.unloaded.discard(name)
         try:
             await self._rescan()
-        except NothingToServeError as error:
+        except (NothingToServeError, SettingsError) as error:
             raise VersionRefusedError(str(error)) from error
         refused = "; ".join(f"version {r.version}: {r.reason}" for r in self.refused if r.name == name)
         if refused:
@@ -199,11 +205,11 @@ class Registry:
     def _replace(self, name: str, new: LoadedModel | None) -> None:
         """New requests use the new model; requests that hold the old one finish on it."""
         old = self._loaded.pop(name, None)
-        self._required.discard(name)
+        self._expected.discard(name)
         if new is not None:
             new.batcher.start()
             self._loaded[name] = new
-            self._required.add(name)
+            self._expected.add(name)
         if old is not None:
             log.info("model replaced" if new else "model removed", extra={"model": name})
             task = asyncio.get_running_loop().create_task(old.retire())

@@ -12,7 +12,7 @@ from quatserve.service.engine.background import run_in_background
 from quatserve.service.engine.cpus import lower_priority
 from quatserve.service.engine.load import Model
 from quatserve.service.engine.session import CUDA
-from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.engine.versions import Repository, read_repository
 from quatserve.service.errors import ArtifactError, DeviceUnavailableError, NothingToServeError
 from quatserve.service.settings import Device, Settings
 
@@ -39,10 +39,10 @@ class Selector:
         self._settings, self._load, self._limit_s = settings, load, loading_limit_s
         self._hanging: dict[str, Future[Selection]] = {}  # loads that outlasted the limit
 
-    async def on_disk(self) -> dict[str, list[int]]:
-        """Run `versions_on_disk` on its own thread: a hanging disk must not block the event loop."""
+    async def repository(self) -> Repository:
+        """Run `read_repository` on its own thread: a hanging disk must not block the event loop."""
         models_dir, limit_s = self._settings.models_dir, self._limit_s
-        listing = run_in_background(partial(versions_on_disk, models_dir), "listing-models")
+        listing = run_in_background(partial(read_repository, models_dir), "listing-models")
         try:
             return await asyncio.wait_for(asyncio.wrap_future(listing), limit_s)
         except TimeoutError:

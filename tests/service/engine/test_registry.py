@@ -1,6 +1,7 @@
 """The registry without a server: replacement, leases and the end of threads."""
 
 import asyncio
+import json
 import os
 import shutil
 import threading
@@ -14,7 +15,7 @@ from quatserve.service.artifact import Task
 from quatserve.service.engine.cpus import NICENESS_STEP
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.registry import Registry
-from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.engine.versions import Repository, read_repository
 from quatserve.service.errors import (
     BatcherClosedError,
     NoDefaultError,
@@ -23,6 +24,7 @@ from quatserve.service.errors import (
     VersionRefusedError,
     WrongTaskError,
 )
+from quatserve.service.models_file import MODELS_FILE
 from quatserve.service.settings import Settings
 from quatserve.service.web.catalogue import readiness
 from quatserve.service.web.lifecycle import Lifecycle
@@ -50,7 +52,7 @@ def test_what_counts_as_an_artifact(tmp_path: Path) -> None:
     for name in ("a/1", "a/12", "a/2", "a/0", "a/01", "a/x", "A/1", "b", "c-d/3", ".git/1", "-e/1"):
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "f").write_text("a file")
-    assert versions_on_disk(tmp_path) == {"a": [12, 2, 1], "c-d": [3]}
+    assert read_repository(tmp_path).versions == {"a": [12, 2, 1], "c-d": [3]}
 
 
 def test_a_name_that_cannot_be_listed_concerns_no_other(
@@ -95,6 +97,78 @@ def test_two_of_a_task_need_a_choice(tmp_path: Path) -> None:
     write_classifier(tmp_path, name="another")
     with pytest.raises(NoDefaultError, match="another, tiny-colours"):
         registry_of(tmp_path).resolve(Task.CLASSIFICATION)
+
+
+def write_models_file(root: Path, **content: object) -> None:
+    (root / MODELS_FILE).write_text(json.dumps(content))
+
+
+def test_models_json_names_the_default_of_a_task_and_a_setting_overrides_it(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+    write_classifier(tmp_path, name="another")
+    write_models_file(tmp_path, defaults={"classification": "another"})
+    settings = Settings(models_dir=tmp_path, max_batch=2, threads=1)
+    for chosen, expected in (("", "another"), (CLASSIFIER, CLASSIFIER)):
+        registry = Registry(settings.model_copy(update={"default_classifier": chosen}))
+        registry.start()
+        assert registry.resolve(Task.CLASSIFICATION).model.description.name == expected
+
+
+def test_a_pin_goes_back_to_an_earlier_version_and_its_removal_to_the_highest(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+    write_classifier(tmp_path, 2)
+
+    async def test() -> None:
+        registry = registry_of(tmp_path)
+        assert await infer(registry) == 2
+        write_models_file(tmp_path, pins={CLASSIFIER: 1})
+        await registry.rescan()
+        assert await infer(registry) == 1
+        write_models_file(tmp_path)
+        await registry.rescan()
+        assert await infer(registry) == 2
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_a_pin_to_a_version_that_is_not_there_changes_nothing_and_is_reported(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+
+    async def test() -> None:
+        registry = registry_of(tmp_path)
+        write_models_file(tmp_path, pins={CLASSIFIER: 7})
+        await registry.rescan()
+        assert await infer(registry) == 1
+        assert [(refusal.name, refusal.version) for refusal in registry.refused] == [(CLASSIFIER, 7)]
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_the_required_names_of_models_json_are_those_that_can_be_missing(tmp_path: Path) -> None:
+    write_truncated(write_both(tmp_path), 2)
+    shutil.rmtree(tmp_path / CLASSIFIER / "1")  # the classifier cannot be loaded
+    assert registry_of(tmp_path).missing() == [CLASSIFIER]
+    write_models_file(tmp_path, required=[SEGMENTER])
+    assert registry_of(tmp_path).missing() == []
+    write_models_file(tmp_path, required=[SEGMENTER, "nobody"])
+    assert registry_of(tmp_path).missing() == ["nobody"]
+
+
+def test_a_models_json_that_cannot_be_used_stops_the_start_and_not_the_service(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+
+    async def test() -> None:
+        registry = registry_of(tmp_path)
+        write_models_file(tmp_path, pin={})
+        await registry.rescan()
+        assert await infer(registry) == 1
+        await registry.close()
+
+    asyncio.run(test())
+    with pytest.raises(SettingsError, match=r"models\.json: pin: Extra inputs"):
+        registry_of(tmp_path)
 
 
 def test_an_old_model_ends_its_thread_when_its_last_request_is_through(tmp_path: Path) -> None:
@@ -221,15 +295,15 @@ def test_the_models_directory_may_hang_and_nothing_else_does(
 ) -> None:
     go_on = threading.Event()
 
-    def hanging(models_dir: Path) -> dict[str, list[int]]:
+    def hanging(models_dir: Path) -> Repository:
         go_on.wait(60)
-        return versions_on_disk(models_dir)
+        return read_repository(models_dir)
 
     async def test() -> None:
         settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
         registry = Registry(settings)
         registry.start()
-        monkeypatch.setattr("quatserve.service.engine.selection.versions_on_disk", hanging)
+        monkeypatch.setattr("quatserve.service.engine.selection.read_repository", hanging)
         rescanning = asyncio.create_task(registry.rescan())
         assert await infer(registry) == 1
         assert not rescanning.done()

@@ -9,20 +9,20 @@ import pytest
 
 from quatserve.service.artifact import Task
 from quatserve.service.errors import SettingsError
-from quatserve.service.selection import MAX_BYTES, SELECTION_FILE, Selection, read_selection
+from quatserve.service.models_file import MAX_BYTES, MODELS_FILE, ModelsFile, read_models_file
 
 
 def write(models: Path, content: Any) -> None:
-    (models / SELECTION_FILE).write_text(json.dumps(content))
+    (models / MODELS_FILE).write_text(json.dumps(content))
 
 
-def test_without_a_file_nothing_is_selected(tmp_path: Path) -> None:
-    assert read_selection(tmp_path) == Selection(defaults={}, pins={}, required=None)
+def test_without_a_file_nothing_is_chosen(tmp_path: Path) -> None:
+    assert read_models_file(tmp_path) == ModelsFile(defaults={}, pins={}, required=None)
 
 
 def test_defaults_pins_and_required_names_are_read(tmp_path: Path) -> None:
     write(tmp_path, {"defaults": {"classification": "a"}, "pins": {"b-2": 3}, "required": ["a", "b-2"]})
-    found = read_selection(tmp_path)
+    found = read_models_file(tmp_path)
     assert found.defaults == {Task.CLASSIFICATION: "a"}
     assert found.pins == {"b-2": 3}
     assert found.required == ("a", "b-2")
@@ -43,20 +43,20 @@ def test_defaults_pins_and_required_names_are_read(tmp_path: Path) -> None:
 def test_what_it_may_not_say_is_named(tmp_path: Path, content: Any, place: str) -> None:
     write(tmp_path, content)
     with pytest.raises(SettingsError) as caught:
-        read_selection(tmp_path)
+        read_models_file(tmp_path)
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / SELECTION_FILE}: {place}")
+    assert message.startswith(f"{tmp_path / MODELS_FILE}: {place}")
     assert "\n" not in message
 
 
 def test_what_is_no_small_regular_file_is_refused_unread(tmp_path: Path) -> None:
-    path = tmp_path / SELECTION_FILE
+    path = tmp_path / MODELS_FILE
     os.mkfifo(path)
     with pytest.raises(SettingsError, match="must be a regular file"):
-        read_selection(tmp_path)
+        read_models_file(tmp_path)
     path.unlink()
     path.write_bytes(b" " * (MAX_BYTES + 1))
     with pytest.raises(SettingsError, match=r"of at most 1,048,576 bytes"):
-        read_selection(tmp_path)
+        read_models_file(tmp_path)
     path.write_bytes(b"{}" + b" " * (MAX_BYTES - 2))
-    assert read_selection(tmp_path) == Selection()
+    assert read_models_file(tmp_path) == ModelsFile()

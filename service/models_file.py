@@ -16,12 +16,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from quatserve.service.artifact import NAME_PATTERN, Task
 from quatserve.service.errors import SettingsError
 
-SELECTION_FILE: Final = "models.json"
+MODELS_FILE: Final = "models.json"
 MAX_BYTES = 1_048_576
 Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
 
 
-class Selection(BaseModel):
+class ModelsFile(BaseModel):
     """Which of the models on disk serve, and as what."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -35,16 +35,16 @@ class Selection(BaseModel):
     )
 
 
-def read_selection(models_dir: Path) -> Selection:
-    """The file's content, or an empty selection without a file. SettingsError names what is wrong with it."""
-    path = models_dir / SELECTION_FILE
+def read_models_file(models_dir: Path) -> ModelsFile:
+    """Read the file; without one, return an empty ModelsFile. SettingsError names what is wrong."""
+    path = models_dir / MODELS_FILE
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
             raise SettingsError(f"{path}: must be a regular file of at most {MAX_BYTES:,} bytes")
-        return Selection.model_validate_json(path.read_bytes())
+        return ModelsFile.model_validate_json(path.read_bytes())
     except FileNotFoundError:
-        return Selection()
+        return ModelsFile()
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
