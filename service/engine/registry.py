@@ -45,9 +45,7 @@ class Registry:
         self._selector = Selector(settings, load, loading_limit_s)
         self._loaded: dict[str, LoadedModel] = {}
         self._repository = Repository({}, ModelsFile())  # the models directory when it was last read
-        self._expected: set[str] = (
-            set()
-        )  # on disk at the start, or loaded since
+        self._expected: set[str] = set()  # on disk at the start, or loaded since
         self._rescanning = asyncio.Lock()
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []

@@ -231,9 +231,7 @@ def current_commit() -> str:
     """Return the commit of this package, with a mark if its files were modified."""
     try:
         here = Path(__file__)
-        _git(
-            here.parent, "ls-files", "--error-unmatch", here.name
-        )  # fails in another repository
+        _git(here.parent, "ls-files", "--error-unmatch", here.name)  # fails in another repository
         commit = _git(here.parent, "rev-parse", "--short=12", "HEAD")
         return commit + ("-modified" if _git(here.parent, "status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
