@@ -100,7 +100,7 @@ class Settings(BaseModel):
     gpu_memory_bytes: int = Field(
         0,
         ge=0,
-        description="maximum GPU memory arena for each batch size of a model; 0 for no limit",
+        description="maximum memory arena of onnxruntime on a GPU per batch size of a model; 0 for no limit",
     )
     cuda_graphs: bool = Field(False, description="replay a captured CUDA graph for each batch size on a GPU")
     api_keys: Keys = Field(
