@@ -144,6 +144,13 @@ class Description(_Strict):
         return next((file for file in self.files if file.precision is precision), None)
 
 
+def first_fault(error: ValidationError) -> str:
+    """The field of the first fault in a document, and what is wrong with it."""
+    fault = error.errors()[0]
+    field = ".".join(str(part) for part in fault["loc"]) or "document"
+    return f"{field}: {fault['msg']}"
+
+
 def read_description(directory: Path) -> Description:
     """Read and validate `directory/model.json`; its name and version must match the path."""
     path = directory / DESCRIPTION_FILE
@@ -152,9 +159,7 @@ def read_description(directory: Path) -> Description:
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise ArtifactError(f"{path}: {where}: {first['msg']}") from error
+        raise ArtifactError(f"{path}: {first_fault(error)}") from error
     if (description.name, str(description.version)) != (directory.parent.name, directory.name):
         raise ArtifactError(
             f"{path}: describes {description.name}/{description.version}, "

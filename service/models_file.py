@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from quatserve.service.artifact import NAME_PATTERN, Task
+from quatserve.service.artifact import NAME_PATTERN, Task, first_fault
 from quatserve.service.errors import SettingsError
 
 MODELS_FILE: Final = "models.json"
@@ -48,6 +48,4 @@ def read_models_file(models_dir: Path) -> ModelsFile:
     except OSError as error:
         raise SettingsError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "document"
-        raise SettingsError(f"{path}: {where}: {first['msg']}") from error
+        raise SettingsError(f"{path}: {first_fault(error)}") from error
