@@ -10,8 +10,8 @@ from quatserve.service.engine.admission import Limits
 from quatserve.service.engine.batcher import Batcher, Observer
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.loaded import LoadedModel
-from quatserve.service.engine.selection import Refusal, Selector
 from quatserve.service.engine.session import CUDA
+from quatserve.service.engine.version_loader import Refusal, VersionLoader
 from quatserve.service.engine.versions import Repository, read_repository
 from quatserve.service.errors import (
     NoDefaultError,
@@ -42,7 +42,7 @@ class Registry:
         loading_limit_s: float = LOADING_LIMIT_S,
     ) -> None:
         self._settings, self._observer, self._on_stuck = settings, observer, on_stuck
-        self._selector = Selector(settings, load, loading_limit_s)
+        self._versions = VersionLoader(settings, load, loading_limit_s)
         self._loaded: dict[str, LoadedModel] = {}
         self._repository = Repository({}, ModelsFile())  # the models directory when it was last read
         self._expected: set[str] = set()  # on disk at the start, or loaded since
@@ -98,7 +98,7 @@ class Registry:
         self._repository = read_repository(self._settings.models_dir)
         self._expected = set(self._repository.versions)
         for name, versions in self._repository.versions.items():
-            model, refused = self._selector.choose(name, versions)
+            model, refused = self._versions.choose(name, versions)
             self.refused += refused
             if model:
                 self._loaded[name] = self._with_batcher(model)
@@ -133,7 +133,7 @@ class Registry:
 
     async def _rescan(self) -> None:
         async with self._rescanning:
-            self._repository = await self._selector.repository()
+            self._repository = await self._versions.repository()
             on_disk = self._repository.versions
             self._expected &= on_disk.keys()
             for name in self._loaded.keys() - on_disk.keys():
@@ -171,7 +171,7 @@ class Registry:
         current = self._loaded.get(name)
         old = current.model if current else None
         gpu_in_use = any(loaded.model.provider == CUDA for loaded in self._loaded.values())
-        new, refused = await self._selector.find(name, versions, old, gpu_in_use=gpu_in_use)
+        new, refused = await self._versions.find(name, versions, old, gpu_in_use=gpu_in_use)
         if (
             new is not None and new is not old and name not in self.unloaded
         ):  # it may have been unloaded meanwhile

@@ -95,7 +95,7 @@ def check_reasons(installed: Installed) -> None:
     ]
     for libraries, answers, reason in expected:
         said = installed.refusal(libraries, **answers)
-        assert re.search(f"^service: device cuda: .*{reason}", said), (libraries, answers, said)
+        assert re.search(f"^error: device cuda: .*{reason}", said), (libraries, answers, said)
         print(f"refused with the reason: {said[:150]}", flush=True)
 
     said = installed.refusal(cudnn, "--gpu-memory-bytes", "1000")

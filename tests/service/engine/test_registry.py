@@ -270,7 +270,7 @@ def test_a_version_that_never_loads_holds_nothing_else(tmp_path: Path) -> None:
         assert len(begun) == 1
         assert await infer(registry) == 1
         go_on.set()
-        registry._selector._limit_s = 60
+        registry._versions._limit_s = 60
         await registry.rescan()
         assert (registry.refused, await infer(registry)) == ([], 2)
         await registry.close()
@@ -303,14 +303,14 @@ def test_the_models_directory_may_hang_and_nothing_else_does(
         settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
         registry = Registry(settings)
         registry.start()
-        monkeypatch.setattr("quatserve.service.engine.selection.read_repository", hanging)
+        monkeypatch.setattr("quatserve.service.engine.version_loader.read_repository", hanging)
         rescanning = asyncio.create_task(registry.rescan())
         assert await infer(registry) == 1
         assert not rescanning.done()
         go_on.set()
         await rescanning
         go_on.clear()
-        registry._selector._limit_s = 0.2
+        registry._versions._limit_s = 0.2
         with pytest.raises(VersionRefusedError, match=r"not read within 0\.2 s"):
             await registry.load(CLASSIFIER)
         go_on.set()

@@ -27,17 +27,17 @@ class Refusal:
     reason: str
 
 
-Selection = tuple[Model | None, list[Refusal]]  # the version to serve, and the refused versions above it
+Choice = tuple[Model | None, list[Refusal]]  # the version to serve, and the refused versions above it
 
 
-class Selector:
+class VersionLoader:
     """Lists the models directory and loads from it. A load that hangs is awaited again, not repeated."""
 
     def __init__(
         self, settings: Settings, load: Callable[[Path, Settings], Model], loading_limit_s: float
     ) -> None:
         self._settings, self._load, self._limit_s = settings, load, loading_limit_s
-        self._hanging: dict[str, Future[Selection]] = {}  # loads that outlasted the limit
+        self._hanging: dict[str, Future[Choice]] = {}  # loads that outlasted the limit
 
     async def repository(self) -> Repository:
         """Run `read_repository` on its own thread: a hanging disk must not block the event loop."""
@@ -52,7 +52,7 @@ class Selector:
 
     async def find(
         self, name: str, versions: list[int], current: Model | None, *, gpu_in_use: bool
-    ) -> Selection:
+    ) -> Choice:
         """Choose while models serve: on a thread of low priority, and never from the GPU to the CPU."""
         loading = self._hanging.pop(name, None)
         if loading is None or loading.done():
@@ -67,14 +67,12 @@ class Selector:
             version = max(versions, default=NO_VERSION)
             return None, [_refuse(name, version, f"not loaded within {self._limit_s:g} s")]
 
-    def _choose_quietly(
-        self, name: str, versions: list[int], current: Model | None, on_gpu: bool
-    ) -> Selection:
+    def _choose_quietly(self, name: str, versions: list[int], current: Model | None, on_gpu: bool) -> Choice:
         lower_priority()
         settings = self._settings.model_copy(update={"device": Device.CUDA}) if on_gpu else self._settings
         return self._choose(name, versions, current, settings)
 
-    def choose(self, name: str, versions: list[int]) -> Selection:
+    def choose(self, name: str, versions: list[int]) -> Choice:
         """Choose at the start, where a device that is not there is fatal."""
         return self._choose(name, versions, None, self._settings, DeviceUnavailableError)
 
@@ -85,7 +83,7 @@ class Selector:
         current: Model | None,
         settings: Settings,
         fatal: type[Exception] | tuple[()] = (),
-    ) -> Selection:
+    ) -> Choice:
         """Return the highest version that loads. The current version is not loaded again."""
         if not versions:
             return current, [_refuse(name, NO_VERSION, f"{settings.models_dir / name} cannot be read")]
