@@ -19,6 +19,7 @@ from quatserve.service.errors import SettingsError
 MODELS_FILE: Final = "models.json"
 MAX_BYTES = 1_048_576
 Name = Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
+Version = Annotated[int, Field(ge=1)]
 
 
 class ModelsFile(BaseModel):
@@ -26,13 +27,9 @@ class ModelsFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    defaults: dict[Task, Name] = Field(default_factory=dict)  # the model of a request that names none
-    pins: dict[Name, Annotated[int, Field(ge=1)]] = Field(
-        default_factory=dict
-    )  # the highest version otherwise
-    required: tuple[Name, ...] | None = (
-        None  # must serve before the service is ready; None: every name on disk
-    )
+    defaults: dict[Task, Name] = {}  # the model of a request that names none
+    pins: dict[Name, Version] = {}  # the highest version serves otherwise
+    required: tuple[Name, ...] | None = None  # must serve before the service is ready
 
 
 def read_models_file(models_dir: Path) -> ModelsFile:
