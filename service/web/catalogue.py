@@ -8,7 +8,7 @@ from quatserve.service.engine.loaded import LoadedModel
 from quatserve.service.engine.registry import Registry
 from quatserve.service.telemetry.metrics import CONTENT_TYPE, Metrics
 from quatserve.service.web.lifecycle import Lifecycle
-from quatserve.service.web.openapi import errors
+from quatserve.service.web.openapi import problem_responses
 
 
 class ServedModel(BaseModel):
@@ -95,7 +95,7 @@ def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
 def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> APIRouter:
     """The router."""
     router = APIRouter()
-    keyed = errors(401)
+    keyed = problem_responses(401)
 
     @router.get(
         "/models", tags=["models"], summary="Every model served, and every version refused", responses=keyed
@@ -103,7 +103,7 @@ def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> API
     async def list_models() -> Models:
         return Models(models=[served(s) for s in registry.loaded()], refused=_refused(registry))
 
-    @router.get("/models/{name}", tags=["models"], summary="One model", responses=errors(401, 404))
+    @router.get("/models/{name}", tags=["models"], summary="One model", responses=problem_responses(401, 404))
     async def show_model(name: str) -> ServedModel:
         return served(registry.get(name))
 

@@ -1,16 +1,18 @@
-"""Whether the service takes work: up, draining after SIGTERM, or stuck in a run that does not end."""
+"""Whether the service takes work, drains or is stuck, and whether a client still waits for its answer."""
 
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from starlette.requests import Request
+
 from quatserve.service.errors import ClientGoneError, DrainingError
 
-DEPARTURE = "quatserve.departure"  # where a request finds its Departure, in the extensions of its scope
+DEPARTURE = "quatserve.departure"  # key of a connection's Departure in the extensions of the ASGI scope
 
 
 class Lifecycle:
-    """Counts accepted requests, so that draining knows when they are all answered."""
+    """Counts accepted requests, so that the drain knows when all of them are answered."""
 
     def __init__(self) -> None:
         self.draining = False
@@ -19,13 +21,13 @@ class Lifecycle:
         self._idle = asyncio.Event()
 
     def check(self) -> None:
-        """Raise DrainingError unless work is taken."""
+        """Raise DrainingError unless new work is taken."""
         if self.draining or self.stuck:
-            raise DrainingError("the service is shutting down; another instance will take this")
+            raise DrainingError("the service is shutting down; send the request to another instance")
 
     @contextmanager
     def accept(self) -> Iterator[None]:
-        """Take one request, or refuse it; taken, it is finished even if draining begins."""
+        """Count one request, or refuse it. An accepted request is finished even if a drain begins."""
         self.check()
         self.accepted += 1
         try:
@@ -36,14 +38,14 @@ class Lifecycle:
                 self._idle.set()
 
     async def finished(self) -> None:
-        """Wait until every accepted request is answered."""
+        """Wait until no accepted request is left."""
         while self.accepted:
             self._idle.clear()
             await self._idle.wait()
 
 
 class Departure:
-    """Tells a waiting request at once that its client has left. One per connection."""
+    """Tells a waiting request at once that its client has disconnected. One per connection."""
 
     __slots__ = ("_future", "gone")
 
@@ -52,13 +54,19 @@ class Departure:
         self._future: asyncio.Future[None] | None = None
 
     def watch(self, future: "asyncio.Future[None]") -> None:
-        """Fail this future, the one its request waits for, when the client leaves."""
+        """Make `future`, which a request awaits, fail when the client disconnects."""
         self._future = future
         if self.gone:
             self.happened()
 
     def happened(self) -> None:
         self.gone = True
-        future, self._future = self._future, None  # kept, it would lead to the request and back to here
+        future, self._future = self._future, None  # a reference kept here would be a cycle with the request
         if future is not None and not future.done():
-            future.set_exception(ClientGoneError("the client left"))
+            future.set_exception(ClientGoneError("the client disconnected"))
+
+
+def departure_of(request: Request) -> Departure:
+    """The Departure of the request's connection; under another server, one that never happens."""
+    found = request.scope.get("extensions", {}).get(DEPARTURE)
+    return found if isinstance(found, Departure) else Departure()

@@ -1,8 +1,4 @@
-"""What every request passes: request id, API key, error document, metrics, log line.
-
-The inference routes are called from here directly. FastAPI knows and documents them all the same, but
-its routing, dependency and validation layers would cost a third of the time a small image takes.
-"""
+"""What every request passes: request id, API key, problem document, metrics and one log line."""
 
 import asyncio
 import hashlib
@@ -12,22 +8,17 @@ import logging
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 
 from prometheus_client import Counter, Histogram
-from starlette.requests import Request
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quatserve.service.errors import ClientGoneError, DrainingError, UnauthorizedError
 from quatserve.service.telemetry.metrics import Metrics
-from quatserve.service.web.lifecycle import Lifecycle
 from quatserve.service.web.problems import CLIENT_GONE_STATUS, REJECTIONS, kind_of, response_of
 
-Handler = Callable[[Request], Awaitable[Response]]
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 OPEN_PREFIXES = ("/static/", "/v2/health/")
-ANSWERED_ERROR = "answered_error"  # in a request's state: an error of ours that FastAPI has answered already
 REQUEST_ID = re.compile(rb"[A-Za-z0-9._:-]{1,64}")
 OTHER_ROUTE = "other"
 PROCESS_ID = os.urandom(4).hex()
@@ -37,13 +28,13 @@ log = logging.getLogger(__name__)
 
 
 class KeyRing:
-    """API keys, compared in constant time by digests of equal length."""
+    """The API keys. Compares digests of equal length in constant time."""
 
     def __init__(self, keys: Sequence[str]) -> None:
         self._digests = [hashlib.sha256(key.encode()).digest() for key in keys]
 
     def check(self, scope: Scope) -> None:
-        """Raise unless the request carries a known key, or none is needed."""
+        """Raise unless the request carries a known key, or needs none."""
         path = scope["path"]
         if not self._digests or path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
             return
@@ -59,7 +50,7 @@ class KeyRing:
 
 
 def request_id_of(scope: Scope) -> str:
-    """The client's own id where it is harmless, otherwise a new one."""
+    """The client's own id if it is safe to log, otherwise a new one."""
     for name, value in scope["headers"]:
         if name == b"x-request-id" and REQUEST_ID.fullmatch(value):
             return str(value, "ascii")
@@ -70,15 +61,13 @@ def new_request_id() -> str:
     return f"{PROCESS_ID}{next(_count):08x}"
 
 
-def route_of(scope: Scope, hot: Mapping[str, Handler]) -> str:
-    """A label from a bounded set: whatever paths clients invent, the metrics stay small."""
-    if scope["path"] in hot:
-        return str(scope["path"])
+def route_of(scope: Scope) -> str:
+    """The path of the matched route: clients may invent paths, but the set of metric labels stays bounded."""
     return str(getattr(scope.get("route"), "path", OTHER_ROUTE))
 
 
 class _Answer:
-    """The way out of one request: remembers the status, adds the headers of every answer."""
+    """Sends the messages of one response: adds the common headers and records the status."""
 
     __slots__ = ("_send", "request_id", "status")
 
@@ -97,22 +86,12 @@ class _Answer:
         await self._send(message)
 
 
-class Gateway:
-    """The outermost ASGI application. `api` is FastAPI's, for every route that is not hot."""
+class RequestMiddleware:
+    """The outermost ASGI application, around FastAPI's."""
 
-    def __init__(
-        self,
-        api: ASGIApp,
-        *,
-        hot: Mapping[str, Handler],
-        keys: KeyRing,
-        lifecycle: Lifecycle,
-        metrics: Metrics,
-        access_log: bool,
-    ) -> None:
-        self._api, self._hot, self._keys = api, hot, keys
+    def __init__(self, api: ASGIApp, *, keys: KeyRing, metrics: Metrics, access_log: bool) -> None:
+        self._api, self._keys, self._metrics, self._access_log = api, keys, metrics, access_log
         self._counters: dict[tuple[str, int], tuple[Counter, Histogram]] = {}
-        self._lifecycle, self._metrics, self._access_log = lifecycle, metrics, access_log
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -122,43 +101,28 @@ class Gateway:
         answer = _Answer(send, request_id_of(scope))
         scope.setdefault("state", {})["request_id"] = answer.request_id
         try:
-            await self._handle(scope, receive, answer)
+            self._keys.check(scope)
+            await self._api(scope, receive, answer.send)
         except ClientGoneError:
             answer.status = CLIENT_GONE_STATUS
-        except asyncio.CancelledError:  # the drain ran out of time; nothing but the server cancels a request
+        except asyncio.CancelledError:  # the drain ran out of time; nothing else cancels a request
             await self._explain(DrainingError("the service had to stop first"), scope, receive, answer)
-        except Exception as error:  # noqa: BLE001  # every fault gets its document
+        except Exception as error:  # noqa: BLE001  # every error gets its problem document
             await self._explain(error, scope, receive, answer)
         self._record(scope, answer, time.perf_counter() - begun)
 
-    async def _handle(self, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        self._keys.check(scope)
-        handler = self._hot.get(scope["path"]) if scope["method"] == "POST" else None
-        if handler is None:
-            await self._api(scope, receive, answer.send)
-            if error := scope["state"].pop(ANSWERED_ERROR, None):
-                self._note(error, answer)
-            return
-        with self._lifecycle.accept():
-            response = await handler(Request(scope, receive))
-            await response(scope, receive, answer.send)
-
-    def _note(self, error: Exception, answer: _Answer) -> None:
-        """What only we are told of a fault, and how many were refused for what."""
+    async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
+        """Log and count an error, and answer with its document unless FastAPI has."""
         kind = kind_of(error)
         if kind.status == 500:
             log.error("request failed", exc_info=error, extra={"request_id": answer.request_id})
         if kind.status in REJECTIONS:
             self._metrics.rejections.labels(kind.slug).inc()
-
-    async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
-        self._note(error, answer)
-        if answer.status:  # answered already; had it been half an answer, the server would cut it off
-            return
-        await response_of(error, answer.request_id, scope["path"])(scope, receive, answer.send)
+        if not answer.status:  # after half a response, the server cuts the connection
+            await response_of(error, answer.request_id, scope["path"])(scope, receive, answer.send)
 
     def _counters_of(self, route: str, status: int) -> tuple[Counter, Histogram]:
-        """Looked up once for each pair: finding a labelled child costs more than counting."""
+        """Cached per pair: looking up a labelled metric costs more than incrementing it."""
         found = self._counters.get((route, status))
         if found is None:
             found = self._metrics.requests.labels(route, str(status)), self._metrics.seconds.labels(route)
@@ -166,7 +130,7 @@ class Gateway:
         return found
 
     def _record(self, scope: Scope, answer: _Answer, seconds: float) -> None:
-        count, duration = self._counters_of(route_of(scope, self._hot), answer.status)
+        count, duration = self._counters_of(route_of(scope), answer.status)
         count.inc()
         duration.observe(seconds)
         if self._access_log:

@@ -1,10 +1,13 @@
-"""Every error a client can see, in one table: exception -> status -> stable type (RFC 9457)."""
+"""Every error that a client can see, in one table: exception -> status -> stable type (RFC 9457)."""
 
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import orjson
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from quatserve.service.errors import (
@@ -132,3 +135,27 @@ def response_for(
 ) -> Response:
     body = orjson.dumps(document(kind, detail, request_id, **members))
     return Response(body, kind.status, headers, MEDIA_TYPE)
+
+
+def add_problem_handlers(api: FastAPI) -> None:
+    """Make FastAPI answer every error with a problem document, its own errors included."""
+
+    async def http_error(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kinds = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
+        kind = kinds.get(error.status_code, Kind(error.status_code, "http", str(error.detail)))
+        return response_for(kind, str(error.detail), request.state.request_id, dict(error.headers or {}))
+
+    async def invalid(request: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestValidationError)
+        fault = error.errors()[0]
+        name = ".".join(map(str, fault["loc"]))
+        return response_of(BadParameterError(f"{name}: {fault['msg']}"), request.state.request_id)
+
+    async def any_other(request: Request, error: Exception) -> Response:
+        """Starlette raises the error again after this answer, and RequestMiddleware logs and counts it."""
+        return response_of(error, request.state.request_id, request.url.path)
+
+    api.add_exception_handler(HTTPException, http_error)
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(Exception, any_other)

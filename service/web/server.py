@@ -111,7 +111,7 @@ def _leave(code: int) -> None:
 
 def configuration(app: Application, settings: Settings) -> uvicorn.Config:
     return uvicorn.Config(
-        app.gateway,
+        app.asgi,
         host=settings.host,
         port=settings.port,
         loop="uvloop",

@@ -1,4 +1,4 @@
-"""From an HTTP body to the bytes of its images, within limits on bytes, parts, time and memory."""
+"""Reads an HTTP body and splits it into image files, within limits on bytes, parts, time and memory."""
 
 import asyncio
 import re
@@ -22,7 +22,7 @@ IMAGE_FIELDS = frozenset({b"file", b"files"})
 MAX_PART_HEAD_BYTES = 4096
 BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"\r\n]{1,70})"|([^\s;"]{1,70}))', re.IGNORECASE)
 DISPOSITION = re.compile(rb"(?:^|\r\n)content-disposition:[ \t]*form-data[ \t]*(;[^\r\n]*)", re.IGNORECASE)
-MOST_DIGITS = 20  # of a length that the parser of the head lets through, but for leading zeros
+MAX_LENGTH_DIGITS = 20  # of a Content-Length; the HTTP parser refuses longer ones, leading zeros aside
 PARAMETER = re.compile(rb';[ \t]*([a-z*]+)=(?:"((?:[^"\\]|\\.)*)"|([^;"\s]*))', re.IGNORECASE)
 
 
@@ -34,68 +34,68 @@ class UploadLimits:
 
 
 class UploadMemory:
-    """The memory all bodies together may hold; a full one refuses, it does not wait."""
+    """Bounds the bytes that all request bodies hold together; when it is full, it refuses at once."""
 
-    def __init__(self, total_bytes: int) -> None:
-        self._total = total_bytes
-        self.held_bytes = 0
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self.reserved_bytes = 0
 
-    def hold(self) -> "Hold":
-        return Hold(self)
+    def reserve(self) -> "UploadReservation":
+        return UploadReservation(self)
 
-    def charge(self, count: int) -> None:
-        if self.held_bytes + count > self._total:
-            raise UploadsFullError(f"uploads already hold {self.held_bytes:,} bytes")
-        self.held_bytes += count
+    def add(self, count: int) -> None:
+        if self.reserved_bytes + count > self._max_bytes:
+            raise UploadsFullError(f"uploads already hold {self.reserved_bytes:,} bytes; retry in a second")
+        self.reserved_bytes += count
 
 
-class Hold:
-    """What one request holds of the upload memory, until its `with` block ends."""
+class UploadReservation:
+    """The part of the upload memory that one request uses, until its `with` block ends."""
 
-    __slots__ = ("_memory", "held_bytes")
+    __slots__ = ("_memory", "reserved_bytes")
 
     def __init__(self, memory: UploadMemory) -> None:
         self._memory = memory
-        self.held_bytes = 0
+        self.reserved_bytes = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._memory.held_bytes -= self.held_bytes
+        self._memory.reserved_bytes -= self.reserved_bytes
 
-    def charge(self, count: int) -> None:
-        self._memory.charge(count)
-        self.held_bytes += count
+    def add(self, count: int) -> None:
+        self._memory.add(count)
+        self.reserved_bytes += count
 
 
 def check_type(content_type: bytes) -> None:
-    """Refuse a body that cannot hold an image, before it is read."""
+    """Refuse a body that cannot be an image, before it is read."""
     if not content_type.lower().startswith((b"multipart/form-data", b"image/")):
         shown = content_type.decode("latin-1")[:80] or "none"
         raise UnsupportedTypeError(f"content type is {shown}; send multipart/form-data or an image type")
 
 
 def check_length(declared: bytes, max_bytes: int) -> None:
-    """Refuse a body that says itself that it is too large, before it is read."""
-    length = int(declared.lstrip(b"0")[:MOST_DIGITS] or b"0") if declared.isdigit() else 0
+    """Refuse a body whose declared length is over the limit, before it is read."""
+    length = int(declared.lstrip(b"0")[:MAX_LENGTH_DIGITS] or b"0") if declared.isdigit() else 0
     if length > max_bytes:
-        raise BodyTooLargeError(f"the body has {length:,} bytes; at most {max_bytes:,} are taken")
+        raise BodyTooLargeError(f"the body has {length:,} bytes; at most {max_bytes:,} are accepted")
 
 
-async def read_body(receive: Receive, limits: UploadLimits, hold: Hold) -> bytes:
-    """The whole body, or the first limit it breaks."""
+async def read_body(receive: Receive, limits: UploadLimits, reservation: UploadReservation) -> bytes:
+    """The whole body; raises at the first limit that it breaks."""
     chunks: list[bytes] = []
     try:
         async with asyncio.timeout(limits.timeout_s):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise ClientGoneError("the client left while uploading")
+                    raise ClientGoneError("the client disconnected while uploading")
                 chunks.append(message.get("body", b""))
-                if hold.held_bytes + len(chunks[-1]) > limits.max_body_bytes:
+                if reservation.reserved_bytes + len(chunks[-1]) > limits.max_body_bytes:
                     raise BodyTooLargeError(f"the body has more than {limits.max_body_bytes:,} bytes")
-                hold.charge(len(chunks[-1]))
+                reservation.add(len(chunks[-1]))
                 if not message.get("more_body", False):
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
     except TimeoutError:
@@ -103,7 +103,7 @@ async def read_body(receive: Receive, limits: UploadLimits, hold: Hold) -> bytes
 
 
 def images_of(content_type: bytes, body: bytes, max_images: int) -> list[bytes]:
-    """The images of a form's `file` and `files` fields in their order, or the raw body itself."""
+    """The `file` and `files` parts of a form in their order, or the raw body itself."""
     if content_type[:6].lower() == b"image/":
         return [body]
     match = BOUNDARY.search(content_type)
@@ -117,9 +117,9 @@ def images_of(content_type: bytes, body: bytes, max_images: int) -> list[bytes]:
 
 
 def split_form(body: bytes, boundary: bytes, max_parts: int) -> list[tuple[bytes, bytes]]:
-    """(name, data) of each part of multipart/form-data (RFC 7578), without copying anything twice.
+    """(name, data) of each part of multipart/form-data (RFC 7578).
 
-    The body is in memory already, so four searches a part do what a byte-wise parser would.
+    The whole body is in memory, so a few `find` calls per part replace a byte-wise state machine.
     """
     delimiter = b"--" + boundary
     parts: list[tuple[bytes, bytes]] = []

@@ -21,6 +21,7 @@ from tests.service.harness import REPOSITORY, encoded
 
 FORMATS = {"image/png": "PNG", "image/jpeg": "JPEG", "image/webp": "WEBP", "image/bmp": "BMP"}
 SIZES = {CLASSIFIER: (32, 32), SEGMENTER: (24, 80)}
+MODELS = {"/classify": CLASSIFIER, "/segment": SEGMENTER}
 
 
 def images(kind: str) -> st.SearchStrategy[bytes]:
@@ -47,9 +48,12 @@ def tensor_cases(draw: st.DrawFn, case: Case[Any]) -> Case[Any]:
 
 
 def flatmap_case(context: HookContext, case: Case[Any]) -> st.SearchStrategy[Case[Any]]:
+    """A valid case asks for a model that is served, and that does the task."""
     valid = case.meta is not None and case.meta.generation.mode is GenerationMode.POSITIVE
-    infers = context.operation is not None and context.operation.path.endswith("/infer")
-    return tensor_cases(case) if valid and infers else st.just(case)
+    path = context.operation.path if context.operation is not None else ""
+    if valid and path in MODELS and "model" in case.query:
+        case.query["model"] = MODELS[path]
+    return tensor_cases(case) if valid and path.endswith("/infer") else st.just(case)
 
 
 schemathesis.hook(flatmap_case)  # by its name

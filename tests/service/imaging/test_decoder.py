@@ -7,13 +7,12 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 
 from quatserve.service.artifact import Resize
-from quatserve.service.engine.registry import Registry
 from quatserve.service.errors import ClientGoneError, DeadlineExceededError
 from quatserve.service.imaging.decoder import LARGEST_AT_ONCE, TINY_BYTES, Decoder, PixelBudget
 from quatserve.service.imaging.images import Target
@@ -22,7 +21,7 @@ from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.inference import Inference
 from quatserve.service.web.lifecycle import Departure
-from quatserve.service.web.queries import SegmentQuery
+from quatserve.service.web.parameters import SegmentParameters
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 from tests.service.image_files import png_chunk, png_file, run_length_bmp
@@ -120,11 +119,11 @@ def test_an_image_waits_until_its_pixels_fit() -> None:
 
 def test_so_does_a_picture_to_be_drawn() -> None:
     async def test(pool: ThreadPoolExecutor) -> None:
-        inference = Inference(Settings(max_image_pixels=2500), cast("Registry", None), Metrics(), pool, pool)
-        query = SegmentQuery(None, Output.OVERLAY, 0.5)
+        inference = Inference(Settings(max_image_pixels=2500), Metrics(), pool)
+        overlay = SegmentParameters(output=Output.OVERLAY)
         road, photo = np.zeros((8, 8), np.uint8), plain((1, 2, 3), (50, 50))
         with inference._budget.hold((LARGEST_AT_ONCE * 50, 50), Departure()):
-            drawing = asyncio.create_task(inference._render(road, (50, 50), query, photo, Departure()))
+            drawing = asyncio.create_task(inference.draw(road, (50, 50), overlay, photo, Departure()))
             done, _ = await asyncio.wait([drawing], timeout=0.2)
             assert not done
         assert (await drawing)[1] == 0

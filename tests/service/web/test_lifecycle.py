@@ -301,13 +301,13 @@ def test_signals_before_it_is_ready_are_survived_or_end_it_cleanly(
 
 STARTING = """
 import sys, time
-import service.app
-from service.__main__ import main
+import quatserve.service.app
+from quatserve.service.commands import main
 
 def load(*_, **__):
     print("loading", flush=True)
     time.sleep(60)
 
-service.app.create_app = load
-sys.exit(main(sys.argv[1:]))
+quatserve.service.app.create_app = load
+sys.exit(main(["serve", *sys.argv[1:]]))
 """

@@ -147,10 +147,10 @@ def chunk(data: bytes, more: bool = True) -> dict[str, Any]:
 def read(*messages: dict[str, Any], memory: UploadMemory | None = None) -> bytes:
     memory = memory or UploadMemory(1000)
     try:
-        with memory.hold() as hold:
-            return asyncio.run(read_body(Feed(*messages), LIMITS, hold))
+        with memory.reserve() as reservation:
+            return asyncio.run(read_body(Feed(*messages), LIMITS, reservation))
     finally:
-        assert memory.held_bytes == 0  # whatever happened, nothing stays held
+        assert memory.reserved_bytes == 0  # whatever happened
 
 
 def test_chunks_are_joined() -> None:
@@ -175,10 +175,11 @@ def test_a_client_that_leaves_is_noticed() -> None:
 
 def test_all_bodies_together_are_bounded() -> None:
     memory = UploadMemory(100)
-    with memory.hold() as other:
-        other.charge(60)
-        with pytest.raises(UploadsFullError), memory.hold() as hold:
-            asyncio.run(read_body(Feed(chunk(b"x" * 41)), LIMITS, hold))
-        with memory.hold() as hold:
-            assert len(asyncio.run(read_body(Feed(chunk(b"x" * 40, more=False)), LIMITS, hold))) == 40
-    assert memory.held_bytes == 0
+    with memory.reserve() as other:
+        other.add(60)
+        with pytest.raises(UploadsFullError), memory.reserve() as reservation:
+            asyncio.run(read_body(Feed(chunk(b"x" * 41)), LIMITS, reservation))
+        with memory.reserve() as reservation:
+            body = asyncio.run(read_body(Feed(chunk(b"x" * 40, more=False)), LIMITS, reservation))
+            assert len(body) == 40
+    assert memory.reserved_bytes == 0

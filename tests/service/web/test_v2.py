@@ -25,6 +25,7 @@ from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.inference import Inference
 from quatserve.service.web.tensors import HEADER_LENGTH, read_request
+from quatserve.service.web.v2 import run_tensors
 from tests.service.artifacts import (
     CLASSIFIER,
     SEGMENTER,
@@ -290,9 +291,9 @@ def test_a_version_replaced_while_a_request_is_read_still_answers(
         settings = Settings(models_dir=write_both(tmp_path), max_batch=2, threads=1)
         registry = Registry(settings)
         registry.start()
-        inference = Inference(settings, registry, Metrics(), pool, pool)
+        inference = Inference(settings, Metrics(), pool)
         request = Request({"type": "http", "headers": []}, receive)
-        answer = asyncio.create_task(inference.tensors(request, lambda: registry.get(CLASSIFIER)))
+        answer = asyncio.create_task(run_tensors(request, inference, pool, lambda: registry.get(CLASSIFIER)))
         write_classifier(tmp_path, 2)
         await registry.rescan()
         assert registry.get(CLASSIFIER).model.description.version == 2
@@ -300,6 +301,6 @@ def test_a_version_replaced_while_a_request_is_read_still_answers(
         assert json.loads(bytes((await answer).body))["model_version"] == "1"
         await registry.close()
 
-    monkeypatch.setattr("quatserve.service.web.inference.read_request", slowly)
+    monkeypatch.setattr("quatserve.service.web.v2.read_request", slowly)
     with ThreadPoolExecutor(1) as pool:
         asyncio.run(test(pool))
