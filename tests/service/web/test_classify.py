@@ -102,47 +102,47 @@ PNG = plain(RED)
 FORM: dict[str, Any] = {"files": {"file": PNG}}
 
 
-@pytest.mark.parametrize(
-    ("path", "request_", "status", "slug"),
-    [
-        ("/classify", {"files": {"file": PNG[:60]}}, 400, "unreadable-image"),
-        ("/classify", {"files": {"file": b""}}, 400, "unreadable-image"),
-        (
-            "/classify",
-            {"content": b"junk", "headers": {"content-type": "image/png"}},
-            400,
-            "unreadable-image",
-        ),
-        ("/classify", {"content": b"", "headers": {"content-type": "image/png"}}, 400, "unreadable-image"),
-        (
-            "/classify",
-            {"content": b"--x", "headers": {"content-type": "multipart/form-data"}},
-            400,
-            "malformed-upload",
-        ),
-        ("/classify?model=nobody", FORM, 404, "unknown-model"),
-        ("/classify?model=", FORM, 404, "unknown-model"),
-        ("/nowhere", FORM, 404, "not-found"),
-        ("/models", FORM, 405, "method-not-allowed"),
-        ("/classify", {"files": [("files", PNG)] * 17}, 413, "too-many-images"),
-        ("/classify", {"json": {}}, 415, "unsupported-type"),
-        ("/classify", {}, 415, "unsupported-type"),
-        ("/classify", {"files": {"file": b"GIF89a" + b"0" * 50}}, 415, "unsupported-format"),
-        ("/classify?top_k=0", FORM, 422, "bad-parameter"),
-        ("/classify?top_k=1001", FORM, 422, "bad-parameter"),
-        ("/classify?top_k=two", FORM, 422, "bad-parameter"),
-        ("/classify?topk=2", FORM, 422, "bad-parameter"),
-        ("/classify?top_k=2&top_k=3", FORM, 422, "bad-parameter"),
-        ("/classify?model=%ff", FORM, 422, "bad-parameter"),
-        ("/classify", {"files": {"picture": PNG}}, 422, "bad-parameter"),
-        (f"/classify?model={SEGMENTER}", FORM, 422, "wrong-task"),
-        (f"/segment?model={CLASSIFIER}", FORM, 422, "wrong-task"),
-        ("/segment", {"files": [("files", PNG)] * 2}, 422, "bad-parameter"),
-        ("/segment?threshold=nan", FORM, 422, "bad-parameter"),
-        ("/segment?threshold=1.01", FORM, 422, "bad-parameter"),
-        ("/segment?output=film", FORM, 422, "bad-parameter"),
-    ],
-)
+ERRORS: list[tuple[str, dict[str, Any], int, str]] = [
+    ("/classify", {"files": {"file": PNG[:60]}}, 400, "unreadable-image"),
+    ("/classify", {"files": {"file": b""}}, 400, "unreadable-image"),
+    (
+        "/classify",
+        {"content": b"junk", "headers": {"content-type": "image/png"}},
+        400,
+        "unreadable-image",
+    ),
+    ("/classify", {"content": b"", "headers": {"content-type": "image/png"}}, 400, "unreadable-image"),
+    (
+        "/classify",
+        {"content": b"--x", "headers": {"content-type": "multipart/form-data"}},
+        400,
+        "malformed-upload",
+    ),
+    ("/classify?model=nobody", FORM, 404, "unknown-model"),
+    ("/classify?model=", FORM, 404, "unknown-model"),
+    ("/nowhere", FORM, 404, "not-found"),
+    ("/models", FORM, 405, "method-not-allowed"),
+    ("/classify", {"files": [("files", PNG)] * 17}, 413, "too-many-images"),
+    ("/classify", {"json": {}}, 415, "unsupported-type"),
+    ("/classify", {}, 415, "unsupported-type"),
+    ("/classify", {"files": {"file": b"GIF89a" + b"0" * 50}}, 415, "unsupported-format"),
+    ("/classify?top_k=0", FORM, 422, "bad-parameter"),
+    ("/classify?top_k=1001", FORM, 422, "bad-parameter"),
+    ("/classify?top_k=two", FORM, 422, "bad-parameter"),
+    ("/classify?topk=2", FORM, 422, "bad-parameter"),
+    ("/classify?top_k=2&top_k=3", FORM, 422, "bad-parameter"),
+    ("/classify?model=%ff", FORM, 422, "bad-parameter"),
+    ("/classify", {"files": {"picture": PNG}}, 422, "bad-parameter"),
+    (f"/classify?model={SEGMENTER}", FORM, 422, "wrong-task"),
+    (f"/segment?model={CLASSIFIER}", FORM, 422, "wrong-task"),
+    ("/segment", {"files": [("files", PNG)] * 2}, 422, "bad-parameter"),
+    ("/segment?threshold=nan", FORM, 422, "bad-parameter"),
+    ("/segment?threshold=1.01", FORM, 422, "bad-parameter"),
+    ("/segment?output=film", FORM, 422, "bad-parameter"),
+]
+
+
+@pytest.mark.parametrize(("path", "request_", "status", "slug"), ERRORS)
 def test_errors_are_documents_with_a_stable_type(
     client: httpx.Client, path: str, request_: dict[str, Any], status: int, slug: str
 ) -> None:
