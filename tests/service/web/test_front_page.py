@@ -6,11 +6,17 @@ from pathlib import Path
 import httpx
 import pytest
 
-from quatserve.service.web.front_page import HERE, MEDIA_TYPES, assets
+from quatserve.service.web.front_page import HERE, SAMPLES
 from tests.service.conftest import Start
 
 REFERENCE = re.compile(r"""(?:src|href)="([^"#]+)"|from "([^"]+)"|import "([^"]+)"|url\(([^)]+)\)""")
 PAGE_FILES = sorted(path for path in (HERE / "page").iterdir())
+MEDIA_TYPES = {
+    ".html": {"text/html; charset=utf-8"},
+    ".css": {"text/css; charset=utf-8"},
+    ".js": {"text/javascript; charset=utf-8", "application/javascript"},  # by the version of Python
+    ".svg": {"image/svg+xml"},
+}
 
 
 def test_the_policy_lets_in_nothing_but_our_own(client: httpx.Client) -> None:
@@ -33,7 +39,12 @@ def test_a_file_of_the_page_is_served_and_refers_to_served_ones(client: httpx.Cl
     name = path.name
     response = client.get(f"/static/{name}")
     assert response.content == (HERE / "page" / name).read_bytes()
-    assert response.headers["content-type"] == MEDIA_TYPES[f".{name.rpartition('.')[2]}"]
+    assert response.headers["content-type"] in MEDIA_TYPES[path.suffix]
+    assert response.headers["content-security-policy"] == client.get("/").headers["content-security-policy"]
+    assert (response.headers["cache-control"], response.headers["referrer-policy"]) == (
+        "no-cache",
+        "no-referrer",
+    )
     for match in REFERENCE.finditer(response.text):
         found = next(group for group in match.groups() if group)
         if "arxiv.org" not in found:  # a link to follow, nothing to load
@@ -43,14 +54,19 @@ def test_a_file_of_the_page_is_served_and_refers_to_served_ones(client: httpx.Cl
 
 def test_the_samples_are_offered(client: httpx.Client) -> None:
     offered = re.findall(r'data-sample="([^"]+)"', client.get("/").text)
-    assert {f"samples/{name}" for name in offered} == {
-        name for name in assets() if name.startswith("samples/")
-    }
+    assert set(offered) == {path.name for path in SAMPLES.iterdir() if path.suffix in (".png", ".jpg")}
     assert len(offered) == 11
+    for name in offered:
+        assert client.get(f"/static/samples/{name}").content == (SAMPLES / name).read_bytes()
 
 
 @pytest.mark.parametrize(
-    "path", ["nothing.js", "", "../app.py", "..%2Fapp.py", "samples/../../app.py", "samples/render_road.py"]
+    "path",
+    [
+        *("nothing.js", "", "samples", "samples/", "samples/render_road.py", "samples/README.md"),
+        *("../app.py", "..%2Fapp.py", "samples/../../app.py", "../front_page.py", "/etc/x.svg"),
+        *("a%00.js", "a" * 300 + ".js"),
+    ],
 )
 def test_nothing_else_is(client: httpx.Client, path: str) -> None:
     request = client.build_request("GET", "/static/")

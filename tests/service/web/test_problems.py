@@ -1,16 +1,21 @@
 """Every error the service can raise has its line in the one table."""
 
 import ast
+import asyncio
 import importlib
 import inspect
 from pathlib import Path
 
+import httpx
 import pytest
+from fastapi import FastAPI
 
 import quatserve.service
 from quatserve.service.errors import QueueFullError, RunFailedError
+from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web import problems
-from quatserve.service.web.problems import ALL_KINDS, KINDS, Kind, response_of
+from quatserve.service.web.middleware import KeyRing, RequestMiddleware
+from quatserve.service.web.problems import ALL_KINDS, KINDS, Kind, add_problem_handlers, response_of
 
 # Raised before there is a client, or never sent to one.
 NOT_FOR_CLIENTS = {
@@ -70,3 +75,25 @@ def test_every_503_says_when_to_come_back() -> None:
             error = error_class(3.2) if error_class is QueueFullError else error_class("busy")
             assert int(response_of(error, "").headers["retry-after"]) >= 1
     assert response_of(QueueFullError(3.2), "").headers["retry-after"] == "4"
+
+
+def test_fastapi_answers_its_own_errors_with_a_document_too() -> None:
+    api = FastAPI()
+
+    @api.get("/number")
+    async def number(value: int) -> int:
+        return value
+
+    add_problem_handlers(api)
+    application = RequestMiddleware(api, keys=KeyRing([]), metrics=Metrics(), access_log=False)
+
+    async def problem(method: str, path: str) -> tuple[int, str, str]:
+        transport = httpx.ASGITransport(application)
+        async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+            found = (await client.request(method, path)).json()
+        return found["status"], found["type"].rpartition(":")[2], found["detail"]
+
+    assert asyncio.run(problem("GET", "/number?value=x"))[:2] == (422, "bad-parameter")
+    assert "query.value" in asyncio.run(problem("GET", "/number?value=x"))[2]
+    assert asyncio.run(problem("POST", "/number"))[:2] == (405, "method-not-allowed")
+    assert asyncio.run(problem("GET", "/nowhere"))[:2] == (404, "not-found")
