@@ -64,8 +64,9 @@ def _allowed(field: FieldInfo) -> str:
     """The values that the declaration of a field admits, in words."""
     if isinstance(field.annotation, type) and issubclass(field.annotation, StrEnum):
         return f"one of {', '.join(field.annotation)}"
-    low, high = (next(limit for limit in field.metadata if isinstance(limit, kind)) for kind in (Ge, Le))
-    return f"{KINDS[field.annotation]} from {low.ge} to {high.le}"
+    low = next(limit.ge for limit in field.metadata if isinstance(limit, Ge))
+    high = next(limit.le for limit in field.metadata if isinstance(limit, Le))
+    return f"{KINDS[field.annotation]} from {low} to {high}"
 
 
 async def read_query(request: Request) -> dict[str, str]:
