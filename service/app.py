@@ -3,7 +3,6 @@
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -16,7 +15,6 @@ from quatserve.service.engine.registry import Registry
 from quatserve.service.settings import Settings
 from quatserve.service.telemetry.metrics import Metrics, ModelState
 from quatserve.service.web.catalogue import catalogue
-from quatserve.service.web.direct_dispatch import DirectDispatch
 from quatserve.service.web.docs_page import add_docs
 from quatserve.service.web.front_page import add_page
 from quatserve.service.web.inference import Inference
@@ -25,18 +23,9 @@ from quatserve.service.web.middleware import KeyRing, RequestMiddleware
 from quatserve.service.web.openapi import DESCRIPTION, add_problem_schema
 from quatserve.service.web.problems import add_problem_handlers
 from quatserve.service.web.refusals import Refusals
-from quatserve.service.web.routes import inference_router
+from quatserve.service.web.routes import DirectDispatch, inference_router
+from quatserve.service.web.server import Application
 from quatserve.service.web.v2 import protocol_v2
-
-
-@dataclass(frozen=True)
-class Application:
-    """The ASGI application, and the parts that the server needs beside it."""
-
-    asgi: RequestMiddleware
-    lifecycle: Lifecycle
-    registry: Registry
-    refusals: Refusals
 
 
 def installed_version() -> str:

@@ -57,7 +57,9 @@ class SegmentParameters(Parameters):
         Output.MASK,
         description="mask (0 or 255), heatmap (255 p), or overlay (the photo with the road tinted)",
     )
-    threshold: float = Field(DEFAULT_THRESHOLD, ge=0, le=1, description="a pixel is road from this probability on")
+    threshold: float = Field(
+        DEFAULT_THRESHOLD, ge=0, le=1, description="a pixel is road from this probability on"
+    )
 
 
 def _allowed(field: FieldInfo) -> str:

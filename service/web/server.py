@@ -8,19 +8,33 @@ import sys
 import threading
 import time
 from collections.abc import Coroutine
+from dataclasses import dataclass
 
 import uvicorn
+from starlette.types import ASGIApp
 
-from quatserve.service.app import Application
+from quatserve.service.engine.registry import Registry
 from quatserve.service.settings import Settings
+from quatserve.service.web.lifecycle import Lifecycle
 from quatserve.service.web.open_files import allow_open_files
 from quatserve.service.web.protocol import BoundedServer, bounded_protocol
+from quatserve.service.web.refusals import Refusals
 
 EXIT_STUCK = 70
 STUCK_NOTICE_S = 2.0  # before the exit, for /readyz to be polled and the other responses to be sent
 THREADS_END_S = 0.5  # idle threads end within this, with much to spare
 SWITCH_INTERVAL_S = 0.001  # between runs, the session's thread needs the interpreter briefly and at once
 log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Application:
+    """The ASGI application, and the parts of it that the process needs directly."""
+
+    asgi: ASGIApp
+    lifecycle: Lifecycle
+    registry: Registry
+    refusals: Refusals
 
 
 class Server(BoundedServer):

@@ -81,4 +81,4 @@ if __name__ == "__main__":
     chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
     app = create_app(chosen, on_stuck=exit_stuck)
-    serve(dataclasses.replace(app, asgi=Census(app.asgi)), chosen)  # type: ignore[arg-type]
+    serve(dataclasses.replace(app, asgi=Census(app.asgi)), chosen)

@@ -10,8 +10,8 @@ import httpx
 import pytest
 from fastapi import APIRouter, Depends
 
-from quatserve.service.web.direct_dispatch import DirectDispatch
 from quatserve.service.web.parameters import read_query
+from quatserve.service.web.routes import DirectDispatch
 from tests.service.artifacts import CLASSIFIER, SEGMENTER
 from tests.service.harness import REPOSITORY, RunningService, encoded, noise, plain, wait_until
 from tests.service.web.test_classify import ERRORS

@@ -6,7 +6,7 @@ import pytest
 from starlette.requests import Request
 
 from quatserve.service.errors import BadParameterError
-from quatserve.service.imaging.images import Output
+from quatserve.service.imaging.render import Output
 from quatserve.service.web.parameters import (
     ClassifyParameters,
     Parameters,
