@@ -74,6 +74,11 @@ class Server:
         pages = Path(f"/proc/{self._process.pid}/statm").read_text().split()[1]
         return int(pages) * os.sysconf("SC_PAGE_SIZE")
 
+    def cpu_seconds(self) -> float:
+        """Processor time that the process has used so far."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+
     def __enter__(self) -> Self:
         return self
 
@@ -87,14 +92,16 @@ class Server:
 
 
 @contextlib.contextmanager
-def our_service(artifact: Path, precision: Precision) -> Iterator[Server]:
+def our_service(
+    artifact: Path, precision: Precision, program: Sequence[str] = ("-m", "quatserve", "serve")
+) -> Iterator[Server]:
     """The service with one model and its defaults, without the log of requests: LitServe writes none."""
     port = _free_port()
     with tempfile.TemporaryDirectory() as models:
         (Path(models) / artifact.parent.name).mkdir()
         (Path(models) / artifact.parent.name / artifact.name).symlink_to(artifact.resolve())
         flags = ["--models-dir", models, "--port", str(port), "--precision", precision, "--access-log", "no"]
-        with Server([sys.executable, "-m", "quatserve", "serve", *flags], port, "/readyz") as server:
+        with Server([sys.executable, *program, *flags], port, "/readyz") as server:
             yield server
 
 

@@ -17,7 +17,7 @@ from tests.service.harness import REPOSITORY, RunningService, encoded, noise, pl
 from tests.service.web.test_classify import ERRORS
 from tests.service.web.test_limits import connect, head, read_answer
 
-PROGRAM = (str(REPOSITORY / "benchmarks/speed/fastapi_routes.py"),)
+PROGRAM = (str(REPOSITORY / "benchmarks/speed/service_variant.py"), "fastapi")
 DIFFERENT = {"x-request-id", "date", "server-timing", "content-length"}  # each time
 PNG, FRAME = encoded(noise(32, 32)), encoded(noise(100, 50, seed=3))
 RAW: dict[str, Any] = {"content": PNG, "headers": {"content-type": "image/png"}}
