@@ -1,4 +1,4 @@
-"""Whether the address asked for can be had, told before seconds go into loading models."""
+"""Checks the host and port before models are loaded, which takes seconds."""
 
 import errno
 import socket
@@ -7,7 +7,7 @@ from quatserve.service.errors import AddressError
 
 
 def check_address(host: str, port: int) -> None:
-    """Raise AddressError unless a server could listen on `host` and `port` now."""
+    """Raise AddressError unless a server can listen on `host` and `port` now."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, protocol) as trial:

@@ -12,7 +12,7 @@ from quatserve.service.web.openapi import problem_responses
 
 
 class ServedModel(BaseModel):
-    """A model as it is served here: the artifact's own description, and how it runs."""
+    """A loaded model: the description in its artifact, and how it runs here."""
 
     name: str
     version: int
@@ -49,7 +49,7 @@ class ReadyModel(BaseModel):
 
 
 class Readiness(BaseModel):
-    """`ready` is whether to send work here; the rest says why, and where the work runs."""
+    """`ready` says whether to send work here; the other fields say why, and on what it runs."""
 
     ready: bool
     draining: bool
@@ -59,8 +59,8 @@ class Readiness(BaseModel):
     refused: list[RefusedVersion]
 
 
-def served(serving: LoadedModel) -> ServedModel:
-    model, description = serving.model, serving.model.description
+def served_model(loaded: LoadedModel) -> ServedModel:
+    model, description = loaded.model, loaded.model.description
     return ServedModel(
         name=description.name,
         version=description.version,
@@ -79,14 +79,16 @@ def _refused(registry: Registry) -> list[RefusedVersion]:
 
 
 def readiness(registry: Registry, lifecycle: Lifecycle) -> Readiness:
-    """Ready when every model is loaded, warmed and probed, and nothing is ending."""
+    """Ready when every required model is loaded, and the service neither drains nor is stuck."""
     fields = ReadyModel.model_fields.keys()
     missing = registry.missing()
     return Readiness(
         ready=bool(registry.loaded()) and not (missing or lifecycle.draining or lifecycle.stuck),
         draining=lifecycle.draining,
         stuck=lifecycle.stuck,
-        models=[ReadyModel(**served(s).model_dump(include=set(fields))) for s in registry.loaded()],
+        models=[
+            ReadyModel(**served_model(loaded).model_dump(include=set(fields))) for loaded in registry.loaded()
+        ],
         missing=missing,
         refused=_refused(registry),
     )
@@ -97,25 +99,25 @@ def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> API
     router = APIRouter()
     keyed = problem_responses(401)
 
-    @router.get(
-        "/models", tags=["models"], summary="Every model served, and every version refused", responses=keyed
-    )
+    @router.get("/models", tags=["models"], summary="All served models and refused versions", responses=keyed)
     async def list_models() -> Models:
-        return Models(models=[served(s) for s in registry.loaded()], refused=_refused(registry))
+        return Models(
+            models=[served_model(loaded) for loaded in registry.loaded()], refused=_refused(registry)
+        )
 
     @router.get("/models/{name}", tags=["models"], summary="One model", responses=problem_responses(401, 404))
     async def show_model(name: str) -> ServedModel:
-        return served(registry.get(name))
+        return served_model(registry.get(name))
 
-    @router.get("/healthz", tags=["health"], summary="The process answers")
+    @router.get("/healthz", tags=["health"], summary="Whether the process answers")
     async def healthz() -> Health:
         return Health(status="alive")
 
     @router.get(
         "/readyz",
         tags=["health"],
-        summary="Work is welcome",
-        responses={503: {"model": Readiness, "description": "Not now, and why"}},
+        summary="Whether the service takes work",
+        responses={503: {"model": Readiness, "description": "It does not; the body says why"}},
     )
     async def readyz(response: Response) -> Readiness:
         found = readiness(registry, lifecycle)
@@ -125,7 +127,7 @@ def catalogue(registry: Registry, lifecycle: Lifecycle, metrics: Metrics) -> API
     @router.get(
         "/metrics",
         tags=["health"],
-        summary="For Prometheus",
+        summary="Metrics for Prometheus",
         response_class=Response,
         responses=keyed | {200: {"content": {"text/plain": {}}, "description": "Prometheus text format"}},
     )

@@ -1,4 +1,4 @@
-"""The page at `/docs`: no asset comes from elsewhere, and the examples run as they are."""
+"""The page at `/docs`. It loads nothing from other hosts, and its examples run as shown."""
 
 import base64
 import html
@@ -11,14 +11,14 @@ from PIL import Image
 from starlette.requests import Request
 from starlette.responses import HTMLResponse
 
-from quatserve.service.web.problems import ALL_KINDS, MEDIA_TYPE
+from quatserve.service.web.problems import ALL_PROBLEM_TYPES, MEDIA_TYPE
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
 
 @cache
 def example_image() -> str:
-    """A small picture in base64, so that an example needs no file."""
+    """A small picture in base64, so that the examples need no file."""
     gradient = Image.linear_gradient("L").resize((32, 32))
     picture = Image.merge("RGB", (gradient, gradient.rotate(90), gradient.rotate(180)))
     stream = io.BytesIO()
@@ -27,7 +27,7 @@ def example_image() -> str:
 
 
 def examples(base_url: str) -> dict[str, str]:
-    """Commands to paste into a shell; each is run by the tests exactly as it is shown."""
+    """Commands to paste into a shell. The tests run each exactly as shown."""
     image = f"echo {example_image()} | base64 -d"
     return {
         "Classify an image": f"{image} | curl -sf -F file=@- '{base_url}/classify?top_k=3'",
@@ -56,13 +56,13 @@ def _routes(schema: dict[str, Any]) -> str:
 
 
 def _problems() -> str:
-    kinds = sorted(ALL_KINDS, key=lambda kind: kind.status)
-    rows = [f"<tr><td>{kind.status}<td><code>{kind.type}</code><td>{kind.title}" for kind in kinds]
+    kinds = sorted(ALL_PROBLEM_TYPES, key=lambda kind: kind.status)
+    rows = [f"<tr><td>{kind.status}<td><code>{kind.urn}</code><td>{kind.title}" for kind in kinds]
     return "<table>" + "".join(rows) + "</table>"
 
 
 def docs_page(schema: dict[str, Any], base_url: str) -> str:
-    """One page: routes, examples, errors."""
+    """The HTML: routes, examples, errors."""
     blocks = "".join(
         f"<h3>{title}</h3><pre><code>{html.escape(command)}</code></pre>"
         for title, command in examples(base_url).items()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from quatserve.service.errors import ClientGoneError, DrainingError, UnauthorizedError
 from quatserve.service.telemetry.metrics import Metrics
-from quatserve.service.web.problems import CLIENT_GONE_STATUS, REJECTIONS, kind_of, response_of
+from quatserve.service.web.problems import CLIENT_GONE_STATUS, REJECTIONS, problem_type_of, response_of
 
 OPEN_PATHS = frozenset({"/", "/healthz", "/readyz", "/docs", "/openapi.json"})
 OPEN_PREFIXES = ("/static/", "/v2/health/")
@@ -113,7 +113,7 @@ class RequestMiddleware:
 
     async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
         """Log and count an error, and answer with its document unless FastAPI has."""
-        kind = kind_of(error)
+        kind = problem_type_of(error)
         if kind.status == 500:
             log.error("request failed", exc_info=error, extra={"request_id": answer.request_id})
         if kind.status in REJECTIONS:

@@ -1,19 +1,19 @@
-"""Room for every connection that the settings allow: most systems give a process 1024 open files."""
+"""Raises the limit on open files to what `max_connections` needs: on most systems it is 1024."""
 
 import logging
 import resource
 
-SPARE_FILES = 64  # listening, logging, threads, and reading the models of a rescan
+SPARE_FILES = 64  # for the listening socket, logs, threads, and models being loaded
 log = logging.getLogger(__name__)
 
 
 def files_needed(max_connections: int) -> int:
-    """As many may linger after a refusal as may be connected."""
+    """Refused connections that linger count twice: there may be as many of them as open ones."""
     return 2 * max_connections + SPARE_FILES
 
 
 def allow_open_files(max_connections: int) -> None:
-    """Raise the soft limit as far as needed. Without room for it, a connection is lost with no word why."""
+    """Raise the soft limit as far as needed. Without a free file, a connection is lost without a response."""
     needed = files_needed(max_connections)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY or soft >= needed:

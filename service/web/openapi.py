@@ -6,7 +6,7 @@ from typing import Any
 from fastapi import FastAPI
 from pydantic import BaseModel, ConfigDict
 
-from quatserve.service.web.problems import INTERNAL, KINDS, MEDIA_TYPE
+from quatserve.service.web.problems import INTERNAL, MEDIA_TYPE, PROBLEM_TYPES
 
 DESCRIPTION = "Image classification and road segmentation by quaternion networks."
 IMAGE_TYPES = ("image/png", "image/jpeg", "image/webp", "image/bmp")
@@ -30,7 +30,7 @@ def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     schema = {"$ref": f"#/components/schemas/{Problem.__name__}"}
     found: dict[int | str, dict[str, Any]] = {}
     for status in statuses:
-        slugs = [kind.slug for kind in (*KINDS.values(), INTERNAL) if kind.status == status]
+        slugs = [kind.slug for kind in (*PROBLEM_TYPES.values(), INTERNAL) if kind.status == status]
         found[status] = {"description": ", ".join(slugs), "content": {MEDIA_TYPE: {"schema": schema}}}
     return found
 

@@ -15,7 +15,7 @@ from quatserve.service.imaging.render import DEFAULT_THRESHOLD, Output
 MAX_PARAMETERS = 16  # in one query string
 MAX_SHOWN = 40  # characters of a client's value in an error message
 MAX_TOP_K = 1000
-KINDS: dict[Any, str] = {int: "a whole number", float: "a number"}
+NUMBER_NAMES: dict[Any, str] = {int: "a whole number", float: "a number"}
 ModelName = Annotated[
     str | None, Field(description="name of a model; the default model of the task otherwise")
 ]
@@ -68,7 +68,7 @@ def _allowed(field: FieldInfo) -> str:
         return f"one of {', '.join(field.annotation)}"
     low = next(limit.ge for limit in field.metadata if isinstance(limit, Ge))
     high = next(limit.le for limit in field.metadata if isinstance(limit, Le))
-    return f"{KINDS[field.annotation]} from {low} to {high}"
+    return f"{NUMBER_NAMES[field.annotation]} from {low} to {high}"
 
 
 async def read_query(request: Request) -> dict[str, str]:

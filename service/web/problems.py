@@ -35,53 +35,53 @@ from quatserve.service.errors import (
 )
 
 MEDIA_TYPE = "application/problem+json"
-TYPE_PREFIX = "urn:quatserve:problem:"
-CLIENT_GONE_STATUS = 499  # never sent: for logs and metrics
+URN_PREFIX = "urn:quatserve:problem:"
+CLIENT_GONE_STATUS = 499  # for logs and metrics; never sent
 RETRY_AFTER_DRAINING_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class ProblemType:
     status: int
     slug: str
     title: str
 
     @property
-    def type(self) -> str:
-        return TYPE_PREFIX + self.slug
+    def urn(self) -> str:
+        return URN_PREFIX + self.slug
 
 
-INTERNAL = Kind(500, "internal", "Something went wrong in the service")
-NOT_FOUND = Kind(404, "not-found", "There is nothing at this path")
-METHOD_NOT_ALLOWED = Kind(405, "method-not-allowed", "This path does not take this method")
-TOO_MANY_CONNECTIONS = Kind(503, "too-many-connections", "Too many connections are open")
-HEADERS_TOO_LARGE = Kind(431, "headers-too-large", "The head of the request is too large")
-MALFORMED_REQUEST = Kind(400, "malformed-request", "The request is not well-formed HTTP")
+INTERNAL = ProblemType(500, "internal", "Internal error")
+NOT_FOUND = ProblemType(404, "not-found", "There is nothing at this path")
+METHOD_NOT_ALLOWED = ProblemType(405, "method-not-allowed", "This path does not take this method")
+TOO_MANY_CONNECTIONS = ProblemType(503, "too-many-connections", "Too many connections are open")
+HEADERS_TOO_LARGE = ProblemType(431, "headers-too-large", "The head of the request is too large")
+MALFORMED_REQUEST = ProblemType(400, "malformed-request", "The request is not well-formed HTTP")
 
-KINDS: dict[type[Exception], Kind] = {
-    UnreadableImageError: Kind(400, "unreadable-image", "The image cannot be read"),
-    MalformedUploadError: Kind(400, "malformed-upload", "The body is not what its content type says"),
-    UnauthorizedError: Kind(401, "unauthorized", "A valid API key is needed"),
-    UnknownModelError: Kind(404, "unknown-model", "No such model is served"),
-    SlowUploadError: Kind(408, "slow-upload", "The body did not arrive in time"),
-    VersionRefusedError: Kind(409, "version-refused", "The version on disk cannot be served"),
-    BodyTooLargeError: Kind(413, "body-too-large", "The body has too many bytes"),
-    TooManyPixelsError: Kind(413, "too-many-pixels", "The image has too many pixels"),
-    TooManyImagesError: Kind(413, "too-many-images", "The request has too many images"),
-    UnsupportedTypeError: Kind(415, "unsupported-type", "The content type is not supported"),
-    UnsupportedFormatError: Kind(415, "unsupported-format", "The image format is not supported"),
-    BadParameterError: Kind(422, "bad-parameter", "A parameter is not valid"),
-    WrongTaskError: Kind(422, "wrong-task", "The model does something else"),
-    NoDefaultError: Kind(422, "no-default-model", "A model has to be named"),
-    RunFailedError: Kind(500, "model-failure", "The model failed"),
-    QueueFullError: Kind(503, "queue-full", "The service is busy"),
-    UploadsFullError: Kind(503, "uploads-full", "The service is busy"),
-    DrainingError: Kind(503, "draining", "The service is shutting down"),
-    BatcherClosedError: Kind(503, "model-closed", "The model is being replaced"),
-    DeadlineExceededError: Kind(504, "deadline", "The answer did not come in time"),
+PROBLEM_TYPES: dict[type[Exception], ProblemType] = {
+    UnreadableImageError: ProblemType(400, "unreadable-image", "The image cannot be read"),
+    MalformedUploadError: ProblemType(400, "malformed-upload", "The body is not what its content type says"),
+    UnauthorizedError: ProblemType(401, "unauthorized", "A valid API key is needed"),
+    UnknownModelError: ProblemType(404, "unknown-model", "No such model is served"),
+    SlowUploadError: ProblemType(408, "slow-upload", "The body did not arrive in time"),
+    VersionRefusedError: ProblemType(409, "version-refused", "The version on disk cannot be served"),
+    BodyTooLargeError: ProblemType(413, "body-too-large", "The body has too many bytes"),
+    TooManyPixelsError: ProblemType(413, "too-many-pixels", "The image has too many pixels"),
+    TooManyImagesError: ProblemType(413, "too-many-images", "The request has too many images"),
+    UnsupportedTypeError: ProblemType(415, "unsupported-type", "The content type is not supported"),
+    UnsupportedFormatError: ProblemType(415, "unsupported-format", "The image format is not supported"),
+    BadParameterError: ProblemType(422, "bad-parameter", "A parameter is not valid"),
+    WrongTaskError: ProblemType(422, "wrong-task", "The model does something else"),
+    NoDefaultError: ProblemType(422, "no-default-model", "The request must name a model"),
+    RunFailedError: ProblemType(500, "model-failure", "The model failed"),
+    QueueFullError: ProblemType(503, "queue-full", "The service is busy"),
+    UploadsFullError: ProblemType(503, "uploads-full", "The service is busy"),
+    DrainingError: ProblemType(503, "draining", "The service is shutting down"),
+    BatcherClosedError: ProblemType(503, "model-closed", "The model is being replaced"),
+    DeadlineExceededError: ProblemType(504, "deadline", "The response was not ready in time"),
 }
-ALL_KINDS = (
-    *KINDS.values(),
+ALL_PROBLEM_TYPES = (
+    *PROBLEM_TYPES.values(),
     INTERNAL,
     NOT_FOUND,
     METHOD_NOT_ALLOWED,
@@ -89,16 +89,16 @@ ALL_KINDS = (
     HEADERS_TOO_LARGE,
     MALFORMED_REQUEST,
 )
-REJECTIONS = frozenset({401, 408, 413, 431, 503, 504})  # counted by reason: for load, size, time or key
+REJECTIONS = frozenset({401, 408, 413, 431, 503, 504})  # counted by reason: load, size, time or key
 
 
-def kind_of(error: Exception) -> Kind:
-    return KINDS.get(type(error), INTERNAL)
+def problem_type_of(error: Exception) -> ProblemType:
+    return PROBLEM_TYPES.get(type(error), INTERNAL)
 
 
-def document(kind: Kind, detail: str, request_id: str, **members: Any) -> dict[str, Any]:
+def document(kind: ProblemType, detail: str, request_id: str, **members: Any) -> dict[str, Any]:
     return {
-        "type": kind.type,
+        "type": kind.urn,
         "title": kind.title,
         "status": kind.status,
         "detail": detail,
@@ -107,7 +107,7 @@ def document(kind: Kind, detail: str, request_id: str, **members: Any) -> dict[s
     }
 
 
-def _headers_of(error: Exception, kind: Kind) -> dict[str, str]:
+def _headers_of(error: Exception, kind: ProblemType) -> dict[str, str]:
     if kind.status == 401:
         return {"www-authenticate": "Bearer"}
     if kind.status == 503:
@@ -119,9 +119,9 @@ def _headers_of(error: Exception, kind: Kind) -> dict[str, str]:
 
 
 def response_of(error: Exception, request_id: str, path: str = "") -> Response:
-    """The document of an error. What went wrong inside stays inside: it is logged, not sent."""
-    kind = kind_of(error)
-    detail = str(error) if kind.status != 500 else "The fault has been logged under this request id."
+    """The problem document of an error. The reason of an internal error is logged, not sent."""
+    kind = problem_type_of(error)
+    detail = str(error) if kind.status != 500 else "The reason has been logged under this request id."
     members: dict[str, Any] = {}
     if isinstance(error, ImageError) and error.index is not None:
         detail, members = f"image {error.index}: {detail}", {"index": error.index}
@@ -131,7 +131,7 @@ def response_of(error: Exception, request_id: str, path: str = "") -> Response:
 
 
 def response_for(
-    kind: Kind, detail: str, request_id: str, headers: dict[str, str], **members: Any
+    kind: ProblemType, detail: str, request_id: str, headers: dict[str, str], **members: Any
 ) -> Response:
     body = orjson.dumps(document(kind, detail, request_id, **members))
     return Response(body, kind.status, headers, MEDIA_TYPE)
@@ -143,7 +143,7 @@ def add_problem_handlers(api: FastAPI) -> None:
     async def http_error(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         kinds = {404: NOT_FOUND, 405: METHOD_NOT_ALLOWED}
-        kind = kinds.get(error.status_code, Kind(error.status_code, "http", str(error.detail)))
+        kind = kinds.get(error.status_code, ProblemType(error.status_code, "http", str(error.detail)))
         return response_for(kind, str(error.detail), request.state.request_id, dict(error.headers or {}))
 
     async def invalid(request: Request, error: Exception) -> Response:

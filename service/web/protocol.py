@@ -19,7 +19,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 
 from quatserve.service.settings import Settings
 from quatserve.service.web.lifecycle import DEPARTURE, Departure
-from quatserve.service.web.problems import HEADERS_TOO_LARGE, MALFORMED_REQUEST, TOO_MANY_CONNECTIONS, Kind
+from quatserve.service.web.problems import (
+    HEADERS_TOO_LARGE,
+    MALFORMED_REQUEST,
+    TOO_MANY_CONNECTIONS,
+    ProblemType,
+)
 from quatserve.service.web.refusals import Refusals
 from quatserve.service.web.unread import UnreadResponses
 
@@ -202,7 +207,7 @@ class BoundedProtocol(HttpToolsProtocol):
         else:  # a trailer, or the next head: writing now would corrupt the response being sent
             self.transport.abort()
 
-    def _refuse(self, kind: Kind, detail: str) -> None:
+    def _refuse(self, kind: ProblemType, detail: str) -> None:
         """Write the reason and close; the connection lingers if no more than `max_connections` others do."""
         self.connections.discard(self)
         self._write_refusal(kind, detail)
@@ -213,7 +218,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.transport.write_eof()
         self._start_timer(LINGER_S)
 
-    def _write_refusal(self, kind: Kind, detail: str) -> None:
+    def _write_refusal(self, kind: ProblemType, detail: str) -> None:
         self.transport.write(self.refusals.refuse(kind, detail, self.client[0] if self.client else None))
 
     def timeout_keep_alive_handler(self) -> None:

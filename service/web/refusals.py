@@ -10,7 +10,7 @@ import orjson
 
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web.middleware import OTHER_ROUTE, new_request_id
-from quatserve.service.web.problems import MEDIA_TYPE, REJECTIONS, Kind, document
+from quatserve.service.web.problems import MEDIA_TYPE, REJECTIONS, ProblemType, document
 
 LOG_INTERVAL_S = 1.0  # between two lines of a kind: a flood of connections must not flood the log
 log = logging.getLogger(__name__)
@@ -21,10 +21,10 @@ class Refusals:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._unlogged: Counter[Kind] = Counter()
-        self._logged_at: dict[Kind, float] = {}
+        self._unlogged: Counter[ProblemType] = Counter()
+        self._logged_at: dict[ProblemType, float] = {}
 
-    def refuse(self, kind: Kind, detail: str, client: str | None) -> bytes:
+    def refuse(self, kind: ProblemType, detail: str, client: str | None) -> bytes:
         """Count a refusal; return the HTTP response to write before the connection closes."""
         request_id = new_request_id()
         self._metrics.requests.labels(OTHER_ROUTE, str(kind.status)).inc()
@@ -39,7 +39,7 @@ class Refusals:
         return _response(kind, detail, request_id)
 
 
-def _response(kind: Kind, detail: str, request_id: str) -> bytes:
+def _response(kind: ProblemType, detail: str, request_id: str) -> bytes:
     body = orjson.dumps(document(kind, detail, request_id))
     retry = "retry-after: 1\r\n" if kind.status == 503 else ""
     head = (

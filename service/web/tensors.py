@@ -20,8 +20,8 @@ from quatserve.service.errors import (
 
 HEADER_LENGTH = "inference-header-content-length"
 LENGTH = re.compile("[0-9]{1,10}")
-JSON_BYTES_PER_NUMBER = 8  # three digits, a comma, and as much again for spaces and brackets
-JSON_BYTES_BESIDE = 64 * 1024  # names, shape, parameters
+JSON_BYTES_PER_NUMBER = 8  # three digits and a comma, and as much again for spaces and brackets
+JSON_BYTES_OVERHEAD = 64 * 1024  # names, shape, parameters
 NOT_BYTES = "data must be whole numbers from 0 to 255"
 DATATYPES = {np.dtype(np.uint8): "UINT8", np.dtype(np.float32): "FP32"}
 
@@ -30,11 +30,11 @@ DATATYPES = {np.dtype(np.uint8): "UINT8", np.dtype(np.float32): "FP32"}
 class InferRequest:
     id: str
     images: NDArray[np.uint8]
-    binary: bool  # whether the output goes back as raw bytes
+    binary: bool  # whether the response has the output as raw bytes
 
 
 def metadata(description: Description) -> dict[str, Any]:
-    """What the model takes and returns, in the protocol's words."""
+    """The model's metadata in the format of the protocol."""
     output = OUTPUT_DTYPES[description.task]
     shape = [-1, description.height, description.width, 3]
     return {
@@ -58,9 +58,9 @@ def metadata(description: Description) -> dict[str, Any]:
 
 
 def max_json_bytes(description: Description, max_images: int) -> int:
-    """What the JSON of the largest request needs. Parsing holds the interpreter, and so all other clients."""
+    """The size of the largest valid request. Parsing holds the interpreter lock, which delays all clients."""
     numbers = max_images * description.height * description.width * 3
-    return JSON_BYTES_PER_NUMBER * numbers + JSON_BYTES_BESIDE
+    return JSON_BYTES_PER_NUMBER * numbers + JSON_BYTES_OVERHEAD
 
 
 def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[dict[str, Any], memoryview]:
@@ -72,7 +72,7 @@ def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[d
     length = len(body) if header_length is None else int(header_length)
     if length > max_bytes:
         raise BodyTooLargeError(
-            f"the JSON has {length:,} bytes; at most {max_bytes:,} are taken: send the numbers as raw bytes"
+            f"the JSON has {length:,} bytes, and may have {max_bytes:,}: send the numbers as raw bytes"
         )
     try:
         document = orjson.loads(body[:length])
@@ -84,10 +84,12 @@ def _document(body: bytes, header_length: str | None, max_bytes: int) -> tuple[d
 
 
 def _values(tensor: dict[str, Any], raw: memoryview, wanted: int) -> NDArray[np.uint8]:
-    """The numbers of a tensor, from the raw bytes behind the document or from its `data`."""
+    """The numbers of a tensor, from the raw bytes behind the JSON or from its `data`."""
     promised = _parameters(tensor).get("binary_data_size", 0)
     if type(promised) is not int or promised != len(raw):
-        raise BadParameterError(f"{len(raw)} raw bytes follow the JSON: binary_data_size must say as many")
+        raise BadParameterError(
+            f"{len(raw)} raw bytes follow the JSON; binary_data_size must have the same number"
+        )
     if raw:
         return np.frombuffer(raw, np.uint8)
     numbers = _flat(tensor.get("data"), wanted)
@@ -100,7 +102,7 @@ def _values(tensor: dict[str, Any], raw: memoryview, wanted: int) -> NDArray[np.
 
 
 def _flat(data: object, wanted: int) -> list[Any]:
-    """Lists within lists as one. numpy takes whatever is in them, and makes gigabytes of one long word."""
+    """Flatten nested lists. numpy would accept strings too, and pad them all to the longest."""
     if not isinstance(data, list):
         raise BadParameterError(NOT_BYTES)
     while data and set(map(type, data)) == {list}:
@@ -119,25 +121,25 @@ def _parameters(part: dict[str, Any]) -> dict[str, Any]:
 
 def _only(parts: object, what: str) -> dict[str, Any]:
     if not (isinstance(parts, list) and len(parts) == 1 and isinstance(parts[0], dict)):
-        raise BadParameterError(f"exactly one {what} is taken")
+        raise BadParameterError(f"the request must have exactly one {what}")
     return parts[0]
 
 
 def read_request(
     body: bytes, header_length: str | None, description: Description, max_images: int
 ) -> InferRequest:
-    """The images of a request, or what is wrong with it."""
+    """The images of a request; raises if it is malformed or too large."""
     document, raw = _document(body, header_length, max_json_bytes(description, max_images))
     tensor = _only(document.get("inputs"), "input")
     size = [description.height, description.width, 3]
     shape = tensor.get("shape")
     count = shape[0] if isinstance(shape, list) and shape else 0
     if (tensor.get("name"), tensor.get("datatype")) != (INPUT_NAME, "UINT8"):
-        raise BadParameterError(f"the input is {INPUT_NAME} of datatype UINT8")
+        raise BadParameterError(f"the input must be {INPUT_NAME} with datatype UINT8")
     if type(count) is not int or shape != [count, *size] or count < 1:
-        raise BadParameterError(f"the shape is [1 to {max_images}, {', '.join(map(str, size))}]")
+        raise BadParameterError(f"the shape must be [1 to {max_images}, {', '.join(map(str, size))}]")
     if count > max_images:
-        raise TooManyImagesError(f"{count} images; at most {max_images} are taken")
+        raise TooManyImagesError(f"{count} images; at most {max_images} are accepted")
     wanted = count * description.height * description.width * 3
     values = _values(tensor, raw, wanted)
     if values.size != wanted:
@@ -146,7 +148,7 @@ def read_request(
     if "outputs" in document:
         output = _only(document["outputs"], "output")
         if output.get("name") != description.output_name:
-            raise BadParameterError(f"the output is {description.output_name}")
+            raise BadParameterError(f"the output must be {description.output_name}")
         binary = bool(_parameters(output).get("binary_data", binary))
     name = document.get("id")
     if not isinstance(name, str | None):
@@ -157,7 +159,7 @@ def read_request(
 def write_response(
     request: InferRequest, description: Description, rows: list[NDArray[Any]]
 ) -> tuple[bytes, dict[str, str]]:
-    """Body and headers of an answer."""
+    """Body and headers of a response."""
     values = np.stack(rows)
     output: dict[str, Any] = {
         "name": description.output_name,

@@ -94,7 +94,9 @@ async def read_body(receive: Receive, limits: UploadLimits, reservation: UploadR
                     raise ClientGoneError("the client disconnected while uploading")
                 chunks.append(message.get("body", b""))
                 if reservation.reserved_bytes + len(chunks[-1]) > limits.max_body_bytes:
-                    raise BodyTooLargeError(f"the body has more than {limits.max_body_bytes:,} bytes")
+                    raise BodyTooLargeError(
+                        f"the body has more than the accepted {limits.max_body_bytes:,} bytes"
+                    )
                 reservation.add(len(chunks[-1]))
                 if not message.get("more_body", False):
                     return chunks[0] if len(chunks) == 1 else b"".join(chunks)
@@ -108,11 +110,11 @@ def images_of(content_type: bytes, body: bytes, max_images: int) -> list[bytes]:
         return [body]
     match = BOUNDARY.search(content_type)
     if match is None:
-        raise MalformedUploadError("the content type names no boundary")
+        raise MalformedUploadError("the content type multipart/form-data has no boundary")
     parts = split_form(body, match[1] or match[2], max_images)
     images = [data for name, data in parts if name in IMAGE_FIELDS]
     if not images:
-        raise BadParameterError("the form has no part named file or files")
+        raise BadParameterError("the form has no part named file or files; one of them must hold the image")
     return images
 
 
@@ -124,15 +126,17 @@ def split_form(body: bytes, boundary: bytes, max_parts: int) -> list[tuple[bytes
     delimiter = b"--" + boundary
     parts: list[tuple[bytes, bytes]] = []
     if not body.startswith(delimiter):
-        raise MalformedUploadError("the form does not begin with its boundary")
+        raise MalformedUploadError("the form does not start with its boundary")
     position = len(delimiter)
     while not body.startswith(b"--", position):
         if len(parts) == max_parts:
-            raise TooManyImagesError(f"the form has more than {max_parts} parts")
+            raise TooManyImagesError(
+                f"the form has more than {max_parts} parts; send fewer images per request"
+            )
         head_end = body.find(b"\r\n\r\n", position, position + MAX_PART_HEAD_BYTES)
         data_end = body.find(b"\r\n" + delimiter, head_end + 4)
         if head_end < 0 or data_end < 0 or not body.startswith(b"\r\n", position):
-            raise MalformedUploadError("the form is cut off, or a part of it is damaged")
+            raise MalformedUploadError("the form is truncated, or one of its parts is malformed")
         parts.append((_name_of(body[position:head_end]), body[head_end + 4 : data_end]))
         position = data_end + 2 + len(delimiter)
     return parts
@@ -144,4 +148,4 @@ def _name_of(head: bytes) -> bytes:
     for key, quoted, plain in PARAMETER.findall(disposition[1]) if disposition else ():
         if key.lower() == b"name":
             return bytes(quoted or plain)
-    raise MalformedUploadError("a part of the form has no name")
+    raise MalformedUploadError("a part of the form has no name; each needs one in its Content-Disposition")

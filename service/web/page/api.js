@@ -1,4 +1,4 @@
-// Asking the service: every failure becomes a Problem whose message is a sentence.
+// Requests to the service. Every failure becomes a Problem whose message is a sentence.
 
 const STORED_KEY = "quatserve-key";
 let key = recall();
@@ -6,7 +6,7 @@ let key = recall();
 function recall() {
   try {
     return sessionStorage.getItem(STORED_KEY) ?? "";
-  } catch { // storage is forbidden here: the key lives as long as the page
+  } catch { // storage is forbidden: the key is kept until the page is closed
     return "";
   }
 }
@@ -35,17 +35,17 @@ function sentence(title, detail) {
 }
 
 async function problemOf(response) {
-  const told = await response.json().catch(() => ({})); // a proxy in between may answer with anything
-  const title = told.title ?? `The service answered with status ${response.status}`;
-  return new Problem(sentence(title, told.detail), {
+  const fields = await response.json().catch(() => ({})); // the answer may be a proxy's, of any type
+  const title = fields.title ?? `The service answered with status ${response.status}`;
+  return new Problem(sentence(title, fields.detail), {
     status: response.status,
     retryAfterS: Number(response.headers.get("retry-after")) || 0,
-    requestId: told.request_id ?? "",
+    requestId: fields.request_id ?? "",
   });
 }
 
 export async function ask(path, options = {}) {
-  if (/[^\x20-\x7e]/.test(key)) throw new Problem("No key has such characters.", { status: 401 }); // nor any header
+  if (/[^\x20-\x7e]/.test(key)) throw new Problem("A key has printable ASCII characters only.", { status: 401 }); // as headers do
   const headers = key ? { authorization: `Bearer ${key}` } : {};
   let response;
   try {

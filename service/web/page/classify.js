@@ -1,10 +1,10 @@
-// What is it? The likeliest classes as bars.
+// Classification: the most probable classes as bars.
 
 import { send } from "./api.js";
 import { element, make, percent } from "./dom.js";
 
 const TOP = 5;
-const SMALL = 96; // a picture up to this many pixels wide is shown in crisp squares
+const SMALL = 96; // pictures up to this width are enlarged without smoothing
 const photo = element("classified");
 
 export const task = "classification";
@@ -37,6 +37,6 @@ export async function run(image, model, signal) {
   element("bars").replaceChildren(...predictions.map(bar));
   element("seen").textContent = `${model.description.width} × ${model.description.height}`;
   const [best] = predictions;
-  const said = `Most likely ${best.label}, ${percent(best.probability)}.`;
-  return { timings: answer.timings_ms, said, version: answer.version };
+  const message = `Most likely ${best.label}, ${percent(best.probability)}.`;
+  return { timings: answer.timings_ms, message, version: answer.version };
 }

@@ -1,4 +1,4 @@
-// The few things this page does to its document.
+// Helpers for the elements of the page.
 
 export const element = (id) => document.getElementById(id);
 

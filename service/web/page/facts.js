@@ -1,4 +1,4 @@
-// What answers here: model, version, device, and where the time of the last answer went.
+// The facts below an answer: model, version, device, and the time of each stage.
 
 import { element, make, percent } from "./dom.js";
 
@@ -55,7 +55,7 @@ export function showFacts(model, choices, timings, onChange) {
   if (timings) rows.push(["Last answer", timingText(timings)]);
   const pairs = rows.map(([term, value]) => make("div", {}, make("dt", { textContent: term }), make("dd", {}, value)));
   const facts = element("facts");
-  const focused = facts.contains(document.activeElement); // the choice of a model, which is made anew
+  const focused = facts.contains(document.activeElement); // the menu of models is created again
   facts.replaceChildren(make("dl", {}, ...pairs));
   facts.hidden = false;
   if (focused) facts.querySelector("select")?.focus();

@@ -1,7 +1,7 @@
-// One map of road probabilities, 0 to 255 at the size of the photo, and what can be drawn from it.
+// A map of road probabilities, 0 to 255 at the size of the photo, and what is drawn from it.
 //
-// A pixel is road where its value >= ceil(255 * threshold): the service's own rule, so that the mask
-// saved here is the one that /segment would send.
+// A pixel is road where its value >= ceil(255 * threshold). /segment has the same rule, so the mask saved
+// here equals the one that it sends.
 
 const OVERLAY_COLOUR = [60, 220, 110];
 const MAX_PREVIEW_PIXELS = 2_000_000; // larger photos are drawn smaller; counting and saving use every pixel
@@ -10,7 +10,7 @@ export const level = (threshold) => Math.ceil(255 * threshold);
 
 function pixelsOf(bitmap, width, height) {
   const context = new OffscreenCanvas(width, height).getContext("2d", { willReadFrequently: true });
-  context.fillStyle = "white"; // what the service puts behind transparency
+  context.fillStyle = "white"; // as the service does behind transparent pixels
   context.fillRect(0, 0, width, height);
   context.drawImage(bitmap, 0, 0, width, height);
   return context.getImageData(0, 0, width, height).data;
@@ -28,7 +28,7 @@ export class Heatmap {
   static async of(mapFile, photoFile) {
     const exact = { colorSpaceConversion: "none", premultiplyAlpha: "none" };
     const map = await createImageBitmap(mapFile, exact);
-    const photo = await createImageBitmap(photoFile).catch(() => null); // a format this browser lacks
+    const photo = await createImageBitmap(photoFile).catch(() => null); // the browser does not support the format
     return new Heatmap(map, photo);
   }
 
@@ -41,7 +41,7 @@ export class Heatmap {
     this.size = [Math.max(1, Math.round(map.width * scale)), Math.max(1, Math.round(map.height * scale))];
     this.values = pixelsOf(map, ...this.size);
     this.photo = photo && pixelsOf(photo, ...this.size);
-    photo?.close(); // as large as the photo, and no concern of the garbage collector's
+    photo?.close(); // frees the memory at once; the garbage collector would not
   }
 
   close() {

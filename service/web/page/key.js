@@ -1,10 +1,10 @@
-// Where the service wants a key: ask for one, then do again what was refused.
+// If the service requires a key: asks for it, then repeats the refused requests.
 
 import { hasKey, useKey } from "./api.js";
 import { element } from "./dom.js";
 
 const dialog = element("key-dialog");
-let waiting = null; // one question, however many requests were refused
+let waiting = null; // one dialog, however many requests were refused
 
 function question(reason) {
   element("key-reason").textContent = reason;

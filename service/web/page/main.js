@@ -1,4 +1,4 @@
-// The page: which task, which image, which answer; and what is said when there is none.
+// The page: the chosen task and image, the answer, and the message if there is none.
 
 import { ask, Problem } from "./api.js";
 import * as classify from "./classify.js";
@@ -10,7 +10,7 @@ import * as road from "./road.js";
 
 const TASKS = { classify, road };
 const NO_MODEL = "No model for this task is served here.";
-const states = { classify: { timings: null, said: "" }, road: { timings: null, said: "" } };
+const states = { classify: { timings: null, message: "" }, road: { timings: null, message: "" } };
 let models = [];
 let current = "classify";
 let underWay = new AbortController();
@@ -38,7 +38,7 @@ function showProblem(problem, again) {
 const worthAnotherTry = ({ status }) => status === 0 || status === 401 || status >= 500;
 
 function clearProblem() {
-  if (element("problem").contains(document.activeElement)) element("file").focus(); // the button goes
+  if (element("problem").contains(document.activeElement)) element("file").focus(); // the focused button disappears
   element("problem").hidden = true;
   element("problem").replaceChildren();
 }
@@ -55,7 +55,7 @@ function showTask() {
   showDevice(model);
   if (model) showFacts(model, choices(current), states[current].timings, choose);
   else element("facts").hidden = true;
-  say(model || !models.length ? states[current].said : NO_MODEL);
+  say(model || !models.length ? states[current].message : NO_MODEL);
 }
 
 function choose(name) {
@@ -68,9 +68,9 @@ async function answer(name, image, signal) {
   const model = chosen(name);
   if (!model) throw new Problem(NO_MODEL, { status: 422 });
   const begun = performance.now();
-  const { timings, said, version } = await TASKS[name].run(image, model, signal);
-  if (version !== model.version) await loadModels(); // another has taken over since
-  return { timings: { ...timings, total: performance.now() - begun }, said };
+  const { timings, message, version } = await TASKS[name].run(image, model, signal);
+  if (version !== model.version) await loadModels(); // a newer version has replaced it
+  return { timings: { ...timings, total: performance.now() - begun }, message };
 }
 
 async function run(image) {
@@ -87,12 +87,12 @@ async function run(image) {
     Object.assign(states[name], await withKey(() => answer(name, image, signal)));
     if (signal.aborted) return;
     showTask();
-    TASKS[name].section.scrollIntoView({ block: "nearest" }); // on a phone it begins below the fold
+    TASKS[name].section.scrollIntoView({ block: "nearest" }); // on a phone it is outside the viewport
   } catch (problem) {
     if (signal.aborted) return;
-    if (problem.status === 404) await loadModels().catch(() => {}); // the model is gone since
+    if (problem.status === 404) await loadModels().catch(() => {}); // the model has been removed
     if (signal.aborted) return;
-    Object.assign(states[name], { timings: null, said: "" }); // an older answer would pass for this image's
+    Object.assign(states[name], { timings: null, message: "" }); // the previous answer must not be taken for this image's
     showTask();
     fail(problem, () => run(image));
   } finally {

@@ -1,4 +1,4 @@
-// Every way an image comes in: chosen, dropped, pasted, or one of the samples.
+// All sources of an image: file input, drop, paste, samples.
 
 import { ask } from "./api.js";
 import { element } from "./dom.js";
@@ -15,7 +15,7 @@ function onChoose(take) {
 
 function onDrop(take) {
   const zone = element("drop");
-  let depth = 0; // dragenter and dragleave come for every child on the way
+  let depth = 0; // dragenter and dragleave also fire for child elements
   const mark = (change) => {
     depth = Math.max(0, depth + change);
     zone.classList.toggle("over", depth > 0);
@@ -40,7 +40,7 @@ function onPaste(take) {
   });
 }
 
-// A sample has to be fetched: by then another image may have come, or another task.
+// Fetching a sample takes time: meanwhile another image or task may have been chosen.
 function onSample(take, fail, newest) {
   for (const button of document.querySelectorAll("[data-sample]")) {
     button.addEventListener("click", async () => {

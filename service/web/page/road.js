@@ -1,4 +1,4 @@
-// Where is the road? One heatmap is fetched; threshold, views and the saved mask are made of it here.
+// Segmentation: fetches one heatmap; the threshold, the views and the saved mask are computed from it here.
 
 import { send, serverTimings } from "./api.js";
 import { element, make, percent } from "./dom.js";
@@ -25,7 +25,7 @@ function draw() {
   slider.setAttribute("aria-valuetext", `${threshold().toFixed(2)}, ${road}`);
 }
 
-// Without a photo that this browser can show, the mask is still good.
+// If the browser cannot show the photo, the mask is still correct.
 function offerViews() {
   for (const choice of views) choice.disabled = !heatmap.photo && choice.value !== "mask";
   if (!heatmap.photo) views.find((choice) => choice.value === "mask").checked = true;
@@ -35,13 +35,13 @@ async function save() {
   const link = make("a", { download: `${name.replace(/\.[^.]*$/, "") || "road"}-mask.png` });
   link.href = URL.createObjectURL(await heatmap.maskFile(threshold()));
   link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // the download has begun by then
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000); // the download has started by then
 }
 
 export async function run(image, model, signal) {
   const response = await send("segment", { model: model.name, output: "heatmap" }, image, signal);
   const found = await Heatmap.of(await response.blob(), image);
-  if (signal.aborted) found.close(); // another image came meanwhile
+  if (signal.aborted) found.close(); // another image was chosen meanwhile
   signal.throwIfAborted();
   heatmap?.close();
   heatmap = found;
@@ -49,8 +49,8 @@ export async function run(image, model, signal) {
   offerViews();
   draw();
   const share = percent(heatmap.roadFraction(threshold()));
-  const said = `At threshold ${threshold().toFixed(2)}, ${share} of the picture is road.`;
-  return { timings: serverTimings(response), said, version: Number(response.headers.get("x-model-version")) };
+  const message = `At threshold ${threshold().toFixed(2)}, ${share} of the picture is road.`;
+  return { timings: serverTimings(response), message, version: Number(response.headers.get("x-model-version")) };
 }
 
 slider.addEventListener("input", draw);

@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from quatserve.service.web.docs_page import examples
-from quatserve.service.web.problems import ALL_KINDS
+from quatserve.service.web.problems import ALL_PROBLEM_TYPES
 from tests.service.artifacts import CLASSIFIER, LABELS, SEGMENTER
 from tests.service.conftest import Start
 from tests.service.harness import RunningService, plain, wait_until
@@ -165,7 +165,7 @@ def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) ->
 
 def test_the_documentation_lists_every_error(client: httpx.Client) -> None:
     page = client.get("/docs").text
-    assert [kind.slug for kind in ALL_KINDS if kind.type not in page] == []
+    assert [kind.slug for kind in ALL_PROBLEM_TYPES if kind.urn not in page] == []
 
 
 def test_the_schema_names_every_route_and_error(client: httpx.Client) -> None:

@@ -15,7 +15,13 @@ from quatserve.service.errors import QueueFullError, RunFailedError
 from quatserve.service.telemetry.metrics import Metrics
 from quatserve.service.web import problems
 from quatserve.service.web.middleware import KeyRing, RequestMiddleware
-from quatserve.service.web.problems import ALL_KINDS, KINDS, Kind, add_problem_handlers, response_of
+from quatserve.service.web.problems import (
+    ALL_PROBLEM_TYPES,
+    PROBLEM_TYPES,
+    ProblemType,
+    add_problem_handlers,
+    response_of,
+)
 
 # Raised before there is a client, or never sent to one.
 NOT_FOR_CLIENTS = {
@@ -50,15 +56,16 @@ def exception_classes() -> dict[str, type[Exception]]:
 
 def test_every_exception_is_mapped_or_known_not_to_reach_a_client() -> None:
     classes = exception_classes()
-    assert set(classes) - NOT_FOR_CLIENTS == {kind.__name__ for kind in KINDS}
+    assert set(classes) - NOT_FOR_CLIENTS == {kind.__name__ for kind in PROBLEM_TYPES}
     assert set(classes) >= NOT_FOR_CLIENTS
 
 
 def test_types_are_unique_and_statuses_those_promised() -> None:
-    declared = {kind for kind in vars(problems).values() if isinstance(kind, Kind)}
-    assert declared <= set(ALL_KINDS)
-    assert len({kind.type for kind in ALL_KINDS}) == len(ALL_KINDS)
-    assert {kind.status for kind in KINDS.values()} == {400, 401, 404, 408, 409, 413, 415, 422, 500, 503, 504}
+    declared = {kind for kind in vars(problems).values() if isinstance(kind, ProblemType)}
+    assert declared <= set(ALL_PROBLEM_TYPES)
+    assert len({kind.urn for kind in ALL_PROBLEM_TYPES}) == len(ALL_PROBLEM_TYPES)
+    statuses = {kind.status for kind in PROBLEM_TYPES.values()}
+    assert statuses == {400, 401, 404, 408, 409, 413, 415, 422, 500, 503, 504}
 
 
 @pytest.mark.parametrize("error", [ValueError("a secret path"), RunFailedError("a secret path")])
@@ -70,7 +77,7 @@ def test_what_is_inside_stays_inside(error: Exception) -> None:
 
 
 def test_every_503_says_when_to_come_back() -> None:
-    for error_class, kind in KINDS.items():
+    for error_class, kind in PROBLEM_TYPES.items():
         if kind.status == 503:
             error = error_class(3.2) if error_class is QueueFullError else error_class("busy")
             assert int(response_of(error, "").headers["retry-after"]) >= 1

@@ -170,9 +170,9 @@ def test_segmentation(client: triton.InferenceServerClient) -> None:
 
 def test_faults_are_told(client: triton.InferenceServerClient) -> None:
     for images, name, model, told in [
-        (IMAGES[:, :16], "images", CLASSIFIER, "the shape is"),
+        (IMAGES[:, :16], "images", CLASSIFIER, "the shape must be"),
         (np.repeat(IMAGES, 6, axis=0), "images", CLASSIFIER, "18 images; at most 16"),
-        (IMAGES, "pictures", CLASSIFIER, "the input is images"),
+        (IMAGES, "pictures", CLASSIFIER, "the input must be images"),
         (IMAGES, "images", "nobody", "no model 'nobody'"),
     ]:
         with pytest.raises(InferenceServerException, match=told) as fault:

@@ -144,7 +144,7 @@ def test_a_service_that_is_gone(open_page: Open, start: Callable[..., RunningSer
 
 def test_a_service_with_keys(open_page: Open, start: Callable[..., RunningService]) -> None:
     page = open_page(running=start(api_keys=KEY))
-    dialog = page.get_by_role("dialog", name="This service asks for a key")
+    dialog = page.get_by_role("dialog", name="This service requires a key")
     expect(dialog).to_be_visible()
     page.get_by_label("API key").fill("not-it")
     page.keyboard.press("Enter")
