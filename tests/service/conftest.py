@@ -31,7 +31,7 @@ def client(service: RunningService) -> httpx.Client:
 
 @pytest.fixture
 def start(models_dir: Path) -> Iterator[Start]:
-    """Start a service with settings of its own; it is stopped at the end whatever happens."""
+    """Start a service with other settings; it is stopped after the test."""
     started: list[RunningService] = []
 
     def begin(directory: Path = models_dir, **settings: object) -> RunningService:

@@ -21,12 +21,12 @@ from quatserve.service.telemetry import logs
 from quatserve.service.web import server
 
 RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
-ENDLESS_WIDTH = 4_444  # an image of this width is never through with decoding
-HOLD_FILE = "hold"  # beside the models: HELD runs wait while it is there; in a version: it loads as long
+ENDLESS_WIDTH = 4_444  # decoding an image of this width never ends
+HOLD_FILE = "hold"  # HELD runs wait while models_dir has it; a version loads while its directory has it
 
 
 class FaultySession:
-    """A session in front of the real one."""
+    """Wraps the real session."""
 
     def __init__(self, session: Session | BucketSessions, hold: Path) -> None:
         self._session, self._hold, self._stop = session, hold, False
@@ -68,7 +68,7 @@ def load_faulty(directory: Path, settings: Settings) -> Model:
 
 
 if __name__ == "__main__":
-    server.STUCK_NOTICE_S = 5.0  # for the tests to look around, on a slow machine too
+    server.STUCK_NOTICE_S = 5.0  # for the tests to inspect the service, on a slow machine too
     decoding.upright_rgb = decode_endlessly  # type: ignore[attr-defined]  # it is where it is called
     chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)

@@ -1,7 +1,7 @@
-"""schemathesis against a running service, with input that not only the schema takes for valid.
+"""Runs schemathesis against a service, with requests that are valid beyond what the schema can say.
 
-To a schema any bytes are an image and any four numbers a shape. Importing this module registers real images
-for the image types, and real tensors for the Open Inference Protocol.
+To the schema, any bytes are an image, any four numbers a shape and any string a model. Importing this module
+registers real images for the image types, real tensors and the names of served models.
 """
 
 import math
@@ -25,7 +25,7 @@ MODELS = {"/classify": CLASSIFIER, "/segment": SEGMENTER}
 
 
 def images(kind: str) -> st.SearchStrategy[bytes]:
-    """Small whole images of one format: other sizes than any network's, grey as well as colour."""
+    """Small valid images of one format, of any size, grey or colour."""
     side = st.integers(1, 40)
     picture = st.builds(Image.new, st.sampled_from(["L", "RGB"]), st.tuples(side, side), st.integers(0, 255))
     return picture.map(lambda image: encoded(image, kind))
@@ -37,7 +37,7 @@ for media_type, kind in FORMATS.items():
 
 @st.composite
 def tensor_cases(draw: st.DrawFn, case: Case[Any]) -> Case[Any]:
-    """The same request to a model that is there, with as many numbers as its shape says."""
+    """The same request for a model that is served, with as many numbers as its shape has."""
     name = draw(st.sampled_from(sorted(SIZES)))
     shape = [draw(st.integers(1, 3)), *SIZES[name], 3]
     data = [draw(st.integers(0, 255))] * math.prod(shape)
@@ -60,7 +60,7 @@ schemathesis.hook(flatmap_case)  # by its name
 
 
 def fuzz(url: str, folder: Path, *options: str) -> "subprocess.CompletedProcess[str]":
-    """Every phase and check of `schemathesis run` on the schema of a service; its notes go to a folder."""
+    """Run every phase and check of `schemathesis run` on a service, in a folder for its files."""
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", "all"]
     return subprocess.run(
         [*command, "--no-color", *options],

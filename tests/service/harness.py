@@ -24,7 +24,7 @@ LISTENING = re.compile(r"running on http://127\.0\.0\.1:(\d+)")
 
 
 def wait_until(condition: Callable[[], bool], limit_s: float = 10.0) -> None:
-    """Poll a condition; fail if it does not come true."""
+    """Poll a condition; fail if it does not become true in time."""
     end = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < end, "it did not happen in time"
@@ -113,7 +113,7 @@ def noise(width: int, height: int, seed: int = 0) -> NDArray[np.uint8]:
 
 
 class Background:
-    """A call on a thread of its own; `result()` waits for it."""
+    """A call on its own thread; `result()` waits for it."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._value: Any = None

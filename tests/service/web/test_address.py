@@ -1,4 +1,4 @@
-"""An address that cannot be had is told in a sentence, before anything is loaded."""
+"""An unusable host or port is reported in one sentence, before models are loaded."""
 
 import socket
 
@@ -13,7 +13,7 @@ def test_a_free_port_passes() -> None:
     check_address("127.0.0.1", 0)
 
 
-def test_a_taken_port_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_in_use_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         assert main(["serve", "--port", str(port)]) == 1
@@ -22,6 +22,6 @@ def test_a_taken_port_is_one_line_and_exit_code_1(capsys: pytest.CaptureFixture[
 
 
 @pytest.mark.parametrize("host", ["192.0.2.1", "no.such.host.invalid"])
-def test_an_address_that_is_not_ours_is_named(host: str) -> None:
+def test_an_unusable_host_is_named(host: str) -> None:
     with pytest.raises(AddressError, match=host):
         check_address(host, 8000)

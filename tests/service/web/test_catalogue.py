@@ -51,7 +51,7 @@ def test_health_and_readiness(client: httpx.Client) -> None:
     }
 
 
-def test_auto_says_that_it_chose_the_cpu(start: Start) -> None:
+def test_auto_reports_that_it_uses_the_cpu(start: Start) -> None:
     running = start(device="auto")
     reasons = [m["fallback_reason"] for m in running.client.get("/readyz").json()["models"]]
     assert all(reasons)
@@ -59,12 +59,12 @@ def test_auto_says_that_it_chose_the_cpu(start: Start) -> None:
     assert '"fallback_reason":"' in running.log()
 
 
-def test_no_fallback_is_reported_where_the_cpu_was_asked_for(service: RunningService) -> None:
+def test_device_cpu_reports_no_fallback(service: RunningService) -> None:
     assert service.metric("quatserve_provider_fallback", model=CLASSIFIER) == 0
     assert 'quatserve_provider_fallback{model="tiny-colours"} 0.0' in service.client.get("/metrics").text
 
 
-def test_metrics_count_what_happens(service: RunningService) -> None:
+def test_metrics_count_requests_rejections_images_and_stages(service: RunningService) -> None:
     def counts() -> list[float]:
         return [
             service.metric("quatserve_requests_total", route="/classify", status="200"),
@@ -84,7 +84,7 @@ def test_metrics_count_what_happens(service: RunningService) -> None:
     assert [after - was for was, after in zip(before, counts(), strict=True)] == [1, 1, 1, 1, 3, 1, 1]
 
 
-def test_metrics_describe_the_state(service: RunningService) -> None:
+def test_metrics_show_queue_models_and_memory(service: RunningService) -> None:
     assert service.metric("quatserve_queue_images", model=CLASSIFIER) == 0
     facts = {
         "version": "1",
@@ -96,7 +96,7 @@ def test_metrics_describe_the_state(service: RunningService) -> None:
     assert service.metric("process_resident_memory_bytes") > 1e7
 
 
-def test_an_id_is_made_or_taken_over_and_logged(service: RunningService) -> None:
+def test_a_request_id_is_created_or_kept_and_logged(service: RunningService) -> None:
     made = service.client.get("/healthz").headers["x-request-id"]
     assert re.fullmatch(r"[0-9a-f]{16}", made)
     kept = service.client.get("/healthz", headers={"x-request-id": "from-the-client.1"}).headers[
@@ -106,7 +106,7 @@ def test_an_id_is_made_or_taken_over_and_logged(service: RunningService) -> None
     forged = service.client.get("/healthz", headers={"x-request-id": 'a" b'}).headers["x-request-id"]
     assert re.fullmatch(r"[0-9a-f]{16}", forged)
     wait_until(lambda: forged in service.log())
-    lines = [json.loads(line) for line in service.log().splitlines()]  # every line is a document
+    lines = [json.loads(line) for line in service.log().splitlines()]  # every line is JSON
     ids = [line["request_id"] for line in lines if line["message"] == "request"]
     assert {made, kept, forged} <= set(ids)
 
@@ -114,13 +114,13 @@ def test_an_id_is_made_or_taken_over_and_logged(service: RunningService) -> None
 def test_logs_hold_neither_image_content_nor_query_values(service: RunningService) -> None:
     private = {
         "file": ("private-name.png", b"private-content")
-    }  # no image: refused, and its words could be told
+    }  # not an image: the error message might quote it
     answers = [
         service.client.post(f"/classify{query}", files=private) for query in ("?model=secret-name", "")
     ]
     assert [answer.status_code for answer in answers] == [404, 400]
     ids = {answer.headers["x-request-id"] for answer in answers}
-    wait_until(lambda: all(id_ in service.log() for id_ in ids))  # they are written after the answer
+    wait_until(lambda: all(id_ in service.log() for id_ in ids))  # logged after the response
     assert not re.search("secret-name|private-name|private-content", service.log())
 
 
@@ -134,7 +134,7 @@ def test_text_logs_are_readable(start: Start) -> None:
 
 
 @pytest.mark.parametrize("title", examples("x"))
-def test_every_example_of_the_documentation_works_as_it_is(
+def test_every_example_of_the_documentation_runs_as_shown(
     service: RunningService,
     title: str,
     tmp_path_factory: pytest.TempPathFactory,
@@ -157,7 +157,7 @@ def test_every_example_of_the_documentation_works_as_it_is(
             assert json.loads(done.stdout)
 
 
-def test_the_documentation_needs_nothing_from_elsewhere(client: httpx.Client) -> None:
+def test_the_documentation_loads_nothing_from_other_hosts(client: httpx.Client) -> None:
     response = client.get("/docs")
     assert "default-src 'none'" in response.headers["content-security-policy"]
     assert not re.search(r"(src|href)=['\"]?(https?:)?//", response.text)
@@ -180,6 +180,6 @@ def test_the_schema_names_every_route_and_error(client: httpx.Client) -> None:
     assert "Problem" in schema["components"]["schemas"]
 
 
-def test_a_wrong_method_names_the_right_one(client: httpx.Client) -> None:
+def test_405_names_the_allowed_method(client: httpx.Client) -> None:
     response = client.get("/classify")
     assert (response.status_code, response.headers["allow"]) == (405, "POST")

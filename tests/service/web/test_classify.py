@@ -33,14 +33,14 @@ def test_the_answer_is_complete(client: httpx.Client) -> None:
     assert all(0 < value < 5000 for value in body["timings_ms"].values())
 
 
-def test_labels_belong_to_their_index_and_the_likeliest_comes_first(client: httpx.Client) -> None:
+def test_labels_match_their_index_and_the_most_probable_comes_first(client: httpx.Client) -> None:
     found = client.post("/classify", files={"file": plain(GREEN)}).json()["results"][0]["predictions"]
     assert [p["label"] for p in found] == [LABELS[p["index"]] for p in found]
     assert [p["probability"] for p in found] == sorted((p["probability"] for p in found), reverse=True)
 
 
 @pytest.mark.parametrize("kind", ["PNG", "BMP", "WEBP"])
-def test_lossless_formats_give_the_definition(client: httpx.Client, kind: str) -> None:
+def test_lossless_formats_give_the_probabilities_of_the_definition(client: httpx.Client, kind: str) -> None:
     pixels = noise(32, 32)
     options = {"lossless": True} if kind == "WEBP" else {}
     response = client.post("/classify", files={"file": encoded(pixels, kind, **options)})
@@ -54,7 +54,7 @@ def test_jpeg_is_read(client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("kind", ["image/png", "image/jpeg", "IMAGE/PNG", "image/png; charset=binary"])
-def test_a_raw_body_is_taken_whatever_image_type_it_claims(client: httpx.Client, kind: str) -> None:
+def test_a_raw_body_may_have_any_image_type(client: httpx.Client, kind: str) -> None:
     pixels = noise(32, 32, seed=1)
     response = client.post("/classify", content=encoded(pixels), headers={"content-type": kind})
     assert probabilities(response.json()["results"][0]) == pytest.approx(expected(pixels), abs=1e-5)
@@ -74,7 +74,7 @@ def test_each_image_of_a_request_equals_its_single_answer(client: httpx.Client) 
     assert [probabilities(r) for r in together] == [pytest.approx(probabilities(r), abs=1e-6) for r in alone]
 
 
-def test_one_bad_image_among_several_fails_the_request_by_its_index(client: httpx.Client) -> None:
+def test_one_bad_image_fails_the_request_and_its_index_is_named(client: httpx.Client) -> None:
     files = [
         ("files", plain(RED)),
         ("files", plain(GREEN)),
@@ -154,4 +154,4 @@ def test_errors_are_documents_with_a_stable_type(
     assert problem["title"]
     assert problem["detail"]
     assert problem["request_id"] == response.headers["x-request-id"]
-    assert client.post("/classify", **FORM).status_code == 200  # the connection and the service go on
+    assert client.post("/classify", **FORM).status_code == 200  # on the same connection

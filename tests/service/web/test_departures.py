@@ -1,4 +1,4 @@
-"""A client that leaves is noticed whatever it sent, and takes everything along that was held for it."""
+"""A disconnected client is noticed whatever it sent, and all memory of its request is freed."""
 
 import asyncio
 import gc
@@ -28,8 +28,10 @@ TARGET = Target(32, 32, Resize.STRETCH)
 LIMITS = Limits(max_batch=1, queue_images=8, queue_timeout_s=10, stuck_after_s=10)
 
 
-def test_clients_that_leave_after_a_large_upload_are_not_computed(start: Start, models_dir: Path) -> None:
-    """Beyond 64 kB the server used to stop reading, and so did not see them leave."""
+def test_images_of_clients_that_disconnect_after_a_large_upload_are_not_run(
+    start: Start, models_dir: Path
+) -> None:
+    """uvicorn stops reading beyond 64 kB, and then does not see the disconnect."""
     running = start(program=PROGRAM, max_batch=4, deadline_s=15, queue_timeout_s=15)
     busy = Busy(running, models_dir)
     leaving = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(3)]
@@ -45,17 +47,17 @@ def test_clients_that_leave_after_a_large_upload_are_not_computed(start: Start, 
 
 @pytest.fixture
 def no_collector() -> Iterator[None]:
-    """What is freed is freed at once, not when the collector comes by."""
+    """Objects must be freed by their reference counts, without the garbage collector."""
     gc.collect()
     gc.disable()
     yield
     gc.enable()
 
 
-def test_nothing_is_held_for_a_caller_that_left(no_collector: None) -> None:
+def test_nothing_is_kept_in_memory_for_a_caller_that_left(no_collector: None) -> None:
     free = threading.Event()
     first, gone = np.zeros((4, 4, 3), np.uint8), np.ones((4, 4, 3), np.uint8)
-    upload = bytearray(100)  # stands for all that a request holds on to
+    upload = bytearray(100)  # stands for the memory of a request
 
     def run(images: Images) -> Images:
         free.wait(10)
@@ -74,7 +76,7 @@ def test_nothing_is_held_for_a_caller_that_left(no_collector: None) -> None:
         departure.happened()
         await leaving
         del leaving
-        held = sys.getrefcount(upload)  # while the other one still runs
+        held = sys.getrefcount(upload)  # while the other request still runs
         free.set()
         await busy
         await batcher.close()

@@ -18,7 +18,7 @@ from tests.service.web.test_classify import ERRORS
 from tests.service.web.test_limits import connect, head, read_answer
 
 PROGRAM = (str(REPOSITORY / "benchmarks/speed/service_variant.py"), "fastapi")
-DIFFERENT = {"x-request-id", "date", "server-timing", "content-length"}  # each time
+DIFFERENT = {"x-request-id", "date", "server-timing", "content-length"}  # from one response to the next
 PNG, FRAME = encoded(noise(32, 32)), encoded(noise(100, 50, seed=3))
 RAW: dict[str, Any] = {"content": PNG, "headers": {"content-type": "image/png"}}
 ANSWERED: list[tuple[str, dict[str, Any]]] = [
@@ -93,7 +93,7 @@ def counters(running: RunningService) -> dict[str, str]:
 
 
 def test_both_count_alike(models_dir: Path) -> None:
-    """Clients that leave included: their status is 499 both ways."""
+    """Disconnects included: their status is 499 both ways."""
     both = RunningService(models_dir), RunningService(models_dir, program=PROGRAM)
     try:
         for running in both:

@@ -1,4 +1,4 @@
-"""A model that raises, hangs or returns nonsense; clients that leave; more work than there is room for."""
+"""Models that raise, hang or return wrong shapes; clients that disconnect; overload."""
 
 import socket
 import time
@@ -30,7 +30,7 @@ def faulty(models_dir: Path) -> Iterator[RunningService]:
         models_dir,
         PROGRAM,
         max_batch=4,
-        max_batch_s=60,  # four, however slow the machine is
+        max_batch_s=60,  # so that max_batch stays 4 on a slow machine
         queue_images=4,
         max_images=4,
         deadline_s=60,
@@ -49,11 +49,11 @@ def works(running: RunningService) -> bool:
 
 
 @pytest.mark.parametrize("command", [RAISES, WRONG_SHAPE])
-def test_a_model_that_fails_is_a_500_without_its_insides(faulty: RunningService, command: int) -> None:
+def test_a_failing_model_is_a_500_without_its_reason(faulty: RunningService, command: int) -> None:
     response = post(faulty, telling(command))
     assert (response.status_code, response.json()["type"]) == (500, "urn:quatserve:problem:model-failure")
     assert "told to" not in response.text
-    assert response.json()["request_id"] in faulty.log()  # where the reason is
+    assert response.json()["request_id"] in faulty.log()  # with the reason
     assert works(faulty)
 
 
@@ -61,7 +61,7 @@ def failed_runs(running: RunningService) -> float:
     return running.metric("quatserve_failed_runs_total", model=CLASSIFIER)
 
 
-def test_images_that_fail_every_time_are_not_the_models_fault(faulty: RunningService) -> None:
+def test_repeated_failures_of_bad_images_do_not_end_the_process(faulty: RunningService) -> None:
     before, count = failed_runs(faulty), 2 * MAX_FAILURES + 1
     assert {post(faulty, telling(RAISES)).status_code for _ in range(count)} == {500}
     assert failed_runs(faulty) - before == count
@@ -92,7 +92,7 @@ def images_run(running: RunningService) -> float:
 
 
 class Busy:
-    """Keeps the model in one run until `free` is called."""
+    """Occupies the model with one run until `free` is called."""
 
     def __init__(self, running: RunningService, models_dir: Path) -> None:
         self._hold = models_dir / HOLD_FILE
@@ -112,13 +112,15 @@ def wait_for_admitted(running: RunningService, count: int) -> None:
 
 
 def wait_for_run(running: RunningService) -> None:
-    """Until the only image is neither on its way nor in the queue."""
+    """Wait until the only image is in the run."""
     wait_for_admitted(running, 1)
     wait_until(lambda: running.metric("quatserve_queue_images", model=CLASSIFIER) == 0)
 
 
-def test_a_client_that_leaves_two_requests_behind_is_no_fault_of_ours(start: Start, models_dir: Path) -> None:
-    """Sent ahead, the second was the one that was told of the departure, and the first an error."""
+def test_a_client_that_leaves_with_two_pipelined_requests_causes_no_error(
+    start: Start, models_dir: Path
+) -> None:
+    """uvicorn reports a disconnect to the last request only; the first would be logged as an error."""
     running = start(program=PROGRAM, deadline_s=60, queue_timeout_s=60)
     busy = Busy(running, models_dir)
     with socket.create_connection(("127.0.0.1", running.port)) as leaving:
@@ -130,7 +132,7 @@ def test_a_client_that_leaves_two_requests_behind_is_no_fault_of_ours(start: Sta
     assert '"level":"error"' not in running.log()
 
 
-def test_clients_that_leave_the_queue_are_not_computed(faulty: RunningService, models_dir: Path) -> None:
+def test_images_of_clients_that_leave_the_queue_are_not_run(faulty: RunningService, models_dir: Path) -> None:
     before = images_run(faulty)
     busy = Busy(faulty, models_dir)
     leaving = [socket.create_connection(("127.0.0.1", faulty.port)) for _ in range(3)]
@@ -143,32 +145,32 @@ def test_clients_that_leave_the_queue_are_not_computed(faulty: RunningService, m
     wait_for_admitted(faulty, 2)
     assert busy.free().status_code == 200
     assert staying.result().status_code == 200
-    assert images_run(faulty) - before == 2  # the busy one and the one that stayed
+    assert images_run(faulty) - before == 2  # the image in the run, and that of the client that stayed
     assert faulty.metric("quatserve_requests_total", route="/classify", status="499") == 3
     assert faulty.metric("quatserve_admitted_images", model=CLASSIFIER) == 0
 
 
-def test_a_run_whose_client_leaves_is_stopped(faulty: RunningService) -> None:
+def test_a_run_whose_client_leaves_is_terminated(faulty: RunningService) -> None:
     with socket.create_connection(("127.0.0.1", faulty.port)) as connection:
         connection.sendall(raw_request(telling(ENDLESS)))
         wait_for_run(faulty)
-    assert works(faulty)  # or is not answered within 20 s, before the deadline of the other
+    assert works(faulty)  # otherwise it would wait longer than the 20 s of this client
 
 
-def test_more_than_there_is_room_for_is_refused_at_once(faulty: RunningService, models_dir: Path) -> None:
+def test_a_full_queue_refuses_at_once(faulty: RunningService, models_dir: Path) -> None:
     busy = Busy(faulty, models_dir)
     queued = [
         Background(lambda: post(faulty, GOOD)) for _ in range(7)
-    ]  # with the busy one, a queue and a batch
+    ]  # with the image in the run: a full queue and a full batch
     wait_for_admitted(faulty, 8)
-    response = post(faulty, GOOD)  # the model is not free before this is answered
+    response = post(faulty, GOOD)  # while the model is still in its run
     assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:queue-full")
     assert int(response.headers["retry-after"]) >= 1
     assert faulty.metric("quatserve_rejections_total", reason="queue-full") >= 1
     assert faulty.metric("quatserve_queue_images", model=CLASSIFIER) == 7
     assert busy.free().status_code == 200
     assert [work.result().status_code for work in queued] == [200] * 7
-    assert works(faulty)  # room came back
+    assert works(faulty)  # the queue has room again
 
 
 def test_a_request_needs_room_for_all_its_images(faulty: RunningService, models_dir: Path) -> None:
@@ -182,13 +184,13 @@ def test_a_request_needs_room_for_all_its_images(faulty: RunningService, models_
     assert httpx.post(f"{faulty.url}/classify", files=four).status_code == 200
 
 
-def test_a_run_past_its_deadline_is_stopped_and_one_that_does_not_stop_ends_the_process(start: Start) -> None:
+def test_a_run_past_its_deadline_is_terminated_and_one_that_goes_on_ends_the_process(start: Start) -> None:
     running = start(program=PROGRAM, deadline_s=2, stuck_after_s=1.5)
     begun = time.monotonic()
     response = post(running, telling(ENDLESS))
     assert (response.status_code, response.json()["type"]) == (504, "urn:quatserve:problem:deadline")
     assert time.monotonic() - begun > 1.9
-    assert works(running)  # the thread came back
+    assert works(running)  # the thread is free again
     assert post(running, telling(STUCK)).status_code == 504
     wait_until(lambda: httpx.get(f"{running.url}/readyz").status_code == 503, 5)
     body = httpx.get(f"{running.url}/readyz").json()

@@ -1,4 +1,4 @@
-"""The page's files over a real socket: its policy, and that it asks nobody else for anything."""
+"""The page's files over a real socket: its policy, and that it loads nothing from other hosts."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ MEDIA_TYPES = {
 }
 
 
-def test_the_policy_lets_in_nothing_but_our_own(client: httpx.Client) -> None:
+def test_the_policy_allows_own_content_only(client: httpx.Client) -> None:
     response = client.get("/")
     assert (response.status_code, response.headers["content-type"]) == (200, "text/html; charset=utf-8")
     policy = response.headers["content-security-policy"]
@@ -29,7 +29,7 @@ def test_the_policy_lets_in_nothing_but_our_own(client: httpx.Client) -> None:
     assert response.headers["x-content-type-options"] == "nosniff"
 
 
-def test_nothing_is_written_inline() -> None:
+def test_the_page_has_no_inline_script_or_style() -> None:
     page = (HERE / "page" / "index.html").read_text()
     assert not re.search(r"<style|\sstyle=|\son\w+=|<script(?![^>]*\bsrc=)", page)
 
@@ -68,7 +68,7 @@ def test_the_samples_are_offered(client: httpx.Client) -> None:
         *("a%00.js", "a" * 300 + ".js"),
     ],
 )
-def test_nothing_else_is(client: httpx.Client, path: str) -> None:
+def test_other_files_are_not_served(client: httpx.Client, path: str) -> None:
     request = client.build_request("GET", "/static/")
     request.url = request.url.copy_with(raw_path=f"/static/{path}".encode())
     response = client.send(request)
@@ -76,7 +76,7 @@ def test_nothing_else_is(client: httpx.Client, path: str) -> None:
     assert response.json()["type"] == "urn:quatserve:problem:not-found"
 
 
-def test_a_browser_that_has_it_is_not_sent_it_again(client: httpx.Client) -> None:
+def test_an_unchanged_file_is_answered_with_304(client: httpx.Client) -> None:
     first = client.get("/static/main.js")
     again = client.get("/static/main.js", headers={"if-none-match": first.headers["etag"]})
     assert (again.status_code, again.content) == (304, b"")

@@ -1,4 +1,4 @@
-"""API keys: for everything but health, the page and the documentation."""
+"""API keys protect everything but health, the page and the documentation."""
 
 import httpx
 import pytest
@@ -31,7 +31,9 @@ def test_health_and_documentation_are_open(guarded: RunningService, path: str) -
 @pytest.mark.parametrize(
     "headers", [{}, {"authorization": "Bearer nope"}, {"x-api-key": ""}, {"authorization": "Basic first-key"}]
 )
-def test_without_a_key_nothing_else_is(guarded: RunningService, path: str, headers: dict[str, str]) -> None:
+def test_without_a_key_everything_else_is_refused(
+    guarded: RunningService, path: str, headers: dict[str, str]
+) -> None:
     response = guarded.client.get(path, headers=headers)
     assert response.status_code == 401
     assert response.json()["type"] == "urn:quatserve:problem:unauthorized"
@@ -46,26 +48,26 @@ def test_without_a_key_nothing_else_is(guarded: RunningService, path: str, heade
         {"x-api-key": "second-key"},
     ],
 )
-def test_each_key_opens(guarded: RunningService, headers: dict[str, str]) -> None:
+def test_each_key_is_accepted(guarded: RunningService, headers: dict[str, str]) -> None:
     assert guarded.client.get("/models", headers=headers).status_code == 200
     files = {"file": plain((1, 2, 3))}
     assert guarded.client.post("/classify", files=files, headers=headers).status_code == 200
 
 
-def test_a_refused_upload_is_not_read(guarded: RunningService) -> None:
+def test_an_upload_without_a_key_is_not_read(guarded: RunningService) -> None:
     with connect(guarded) as connection:
-        connection.sendall(head(1_000_000))  # and not a byte of it
+        connection.sendall(head(1_000_000))  # and none of the body
         assert read_answer(connection)[0] == 401
 
 
 def test_keys_are_not_logged(guarded: RunningService) -> None:
     answer = guarded.client.get("/models", headers={"x-api-key": "wrong-but-private"})
-    wait_until(lambda: answer.headers["x-request-id"] in guarded.log())  # it is written after the answer
+    wait_until(lambda: answer.headers["x-request-id"] in guarded.log())  # logged after the response
     assert "first-key" not in guarded.log()
     assert "wrong-but-private" not in guarded.log()
 
 
-def test_a_key_may_come_from_a_secret(start: Start, tmp_path: object) -> None:
+def test_keys_are_read_from_a_file(start: Start, tmp_path: object) -> None:
     secret = tmp_path / "keys"  # type: ignore[operator]
     secret.write_text("from-the-file\n")
     running = start(api_keys_file=secret)

@@ -49,7 +49,7 @@ def rescan(running: RunningService) -> None:
 # --- which version ---
 
 
-def test_the_highest_version_serves_by_number(start: Start, tmp_path: Path) -> None:
+def test_the_highest_version_number_is_served(start: Start, tmp_path: Path) -> None:
     for version in (2, 10, 9):
         write_classifier(tmp_path, version)
     (tmp_path / CLASSIFIER / "latest").mkdir()
@@ -58,18 +58,18 @@ def test_the_highest_version_serves_by_number(start: Start, tmp_path: Path) -> N
     assert version_served(start(tmp_path)) == 10
 
 
-def test_a_broken_highest_version_leaves_the_one_below(start: Start, tmp_path: Path) -> None:
+def test_a_broken_highest_version_falls_back_to_the_one_below(start: Start, tmp_path: Path) -> None:
     write_both(tmp_path)
     (write_classifier(tmp_path, 2) / "model.onnx").write_bytes(b"broken")
     running = start(tmp_path)
     assert version_served(running) == 1
     assert "sha256" in refused(running)[(CLASSIFIER, 2)]
     ready = running.client.get("/readyz")
-    assert ready.status_code == 200  # refused, listed, and no reason to turn work away
+    assert ready.status_code == 200  # a refused version does not make the service unready
     assert [r["version"] for r in ready.json()["refused"]] == [2]
 
 
-def test_a_name_with_nothing_to_serve_makes_it_unready(start: Start, tmp_path: Path) -> None:
+def test_a_name_without_a_loadable_version_makes_the_service_unready(start: Start, tmp_path: Path) -> None:
     write_both(tmp_path)
     (tmp_path / SEGMENTER / "1" / "probe.npz").unlink()
     running = start(tmp_path)
@@ -81,7 +81,7 @@ def test_a_name_with_nothing_to_serve_makes_it_unready(start: Start, tmp_path: P
     wait_until(lambda: running.client.get("/readyz").status_code == 200)
 
 
-def test_defaults_and_their_settings(start: Start, tmp_path: Path) -> None:
+def test_several_models_of_a_task_need_a_default(start: Start, tmp_path: Path) -> None:
     write_classifier(tmp_path)
     write_classifier(tmp_path, name="other-colours")
     running = start(tmp_path)
@@ -99,7 +99,7 @@ def test_cuda_refuses_to_start_where_there_is_none(models_dir: Path) -> None:
         RunningService(models_dir, device="cuda")
 
 
-def test_where_nothing_can_be_served_each_reason_names_its_model(tmp_path: Path) -> None:
+def test_if_nothing_can_be_served_each_reason_names_its_model(tmp_path: Path) -> None:
     images = probe_images((32, 32))
     outputs = {"fp32": expected_probabilities(images).astype(np.float32)}
     for name in ("odd", "even"):
@@ -116,7 +116,7 @@ def test_where_nothing_can_be_served_each_reason_names_its_model(tmp_path: Path)
 
 
 class Load:
-    """Requests without a pause from a few threads; remembers every status and version."""
+    """Continuous requests from a few threads; records every status and version."""
 
     def __init__(self, running: RunningService, clients: int = 3) -> None:
         self.statuses: list[int] = []
@@ -139,13 +139,15 @@ class Load:
             thread.join()
 
 
-def test_a_new_version_takes_over_under_load_and_broken_ones_do_not(start: Start, tmp_path: Path) -> None:
+def test_a_new_version_replaces_the_old_one_under_load_and_broken_ones_do_not(
+    start: Start, tmp_path: Path
+) -> None:
     write_both(tmp_path)
     running = start(tmp_path)
     load = Load(running)
     wait_until(lambda: len(load.versions) > 3)
     try:
-        write_classifier(tmp_path, 2, size=(16, 16))  # another input size: nothing may be mixed up
+        write_classifier(tmp_path, 2, size=(16, 16))  # with another input size
         rescan(running)
         wait_until(lambda: 2 in load.versions)
         for version, write in ((3, write_truncated), (4, write_wrong_digest), (5, write_nan)):
@@ -173,7 +175,7 @@ def test_a_removed_model_is_unloaded_and_an_unreadable_directory_changes_nothing
     rescan(running)
     wait_until(lambda: "nothing changed" in running.log())
     assert running.client.post("/classify", files={"file": RED}).status_code == 200
-    root.mkdir()  # the mount point of a volume that is gone
+    root.mkdir()  # the empty mount point of an unmounted volume
     rescan(running)
     wait_until(lambda: running.log().count("nothing changed") == 2)
     assert running.client.post("/classify", files={"file": RED}).status_code == 200
@@ -192,7 +194,7 @@ HELD_IMAGE = plain((HELD, 0, 0))
 
 
 def held_work(running: RunningService, count: int) -> list[Background]:
-    """Requests that are accepted and do not end while the hold file is there."""
+    """Accepted requests that do not end while the hold file exists."""
     url = f"{running.url}/classify"
     work = [Background(lambda: httpx.post(url, files={"file": HELD_IMAGE}, timeout=20)) for _ in range(count)]
     wait_until(lambda: running.metric("quatserve_admitted_images", model=CLASSIFIER) == count)
@@ -213,11 +215,11 @@ def test_accepted_work_is_finished_and_new_work_refused(start: Start, models_dir
     assert "retry-after" in response.headers
     hold.unlink()
     assert [w.result().status_code for w in work] == [200] * 4
-    assert running.process.wait(10) == 0  # well within the 20 s that draining may take
+    assert running.process.wait(10) == 0  # sooner than drain_timeout_s, which is 20 s
     running.stop()
 
 
-def test_the_drain_has_a_limit_and_still_answers(start: Start, models_dir: Path) -> None:
+def test_the_drain_has_a_time_limit_and_answers_what_is_left(start: Start, models_dir: Path) -> None:
     running = start(program=FAULTY, max_batch=1, queue_timeout_s=60, drain_timeout_s=0.5, stuck_after_s=0.5)
     hold = models_dir / HOLD_FILE
     hold.touch()
@@ -225,15 +227,15 @@ def test_the_drain_has_a_limit_and_still_answers(start: Start, models_dir: Path)
         work = held_work(running, 5)
         running.signal(signal.SIGTERM)
         assert [w.result().status_code for w in work] == [503] * 5
-        assert running.process.wait(20) == 0  # while the work itself is still held
+        assert running.process.wait(20) == 0  # while the runs still wait
     finally:
         hold.unlink()
         running.stop()
 
 
-def test_an_idle_service_ends_soon_and_gives_notice_where_asked(start: Start) -> None:
+def test_an_idle_service_exits_after_the_drain_notice(start: Start) -> None:
     running = start(drain_notice_s=1.5)
-    with httpx.Client(base_url=running.url) as idle:  # a connection that is kept open
+    with httpx.Client(base_url=running.url) as idle:  # keeps its connection open
         idle.get("/healthz")
         running.signal(signal.SIGINT)
         begun = time.monotonic()
@@ -242,7 +244,7 @@ def test_an_idle_service_ends_soon_and_gives_notice_where_asked(start: Start) ->
         assert time.monotonic() - begun > 1.4
 
 
-def test_the_end_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_path: Path) -> None:
+def test_the_exit_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_path: Path) -> None:
     write_both(tmp_path)
     running = start(tmp_path, program=FAULTY, drain_timeout_s=1)
     (write_classifier(tmp_path, 2) / HOLD_FILE).touch()
@@ -252,7 +254,7 @@ def test_the_end_does_not_wait_for_a_version_that_is_loading(start: Start, tmp_p
     assert running.process.wait(15) == 0
 
 
-def test_the_end_does_not_wait_for_an_image_that_is_never_decoded(start: Start) -> None:
+def test_the_exit_does_not_wait_for_an_image_that_is_never_decoded(start: Start) -> None:
     running = start(program=FAULTY, deadline_s=1)
     data = plain((0, 0, 0), (ENDLESS_WIDTH, 8))
     assert httpx.post(f"{running.url}/classify", files={"file": data}).status_code == 504
@@ -279,14 +281,14 @@ def test_no_version_is_loaded_while_draining(start: Start, tmp_path: Path) -> No
     assert '"version":2' not in running.log()
 
 
-def test_a_port_in_use_is_told(start: Start, models_dir: Path) -> None:
+def test_a_port_in_use_is_reported(start: Start, models_dir: Path) -> None:
     running = start()
     with pytest.raises(AssertionError, match="is taken"):
         RunningService(models_dir, port=running.port)
 
 
 @pytest.mark.parametrize("last", [signal.SIGTERM, signal.SIGINT])
-def test_signals_before_it_is_ready_are_survived_or_end_it_cleanly(
+def test_signals_during_the_start_are_ignored_or_end_it_with_exit_code_0(
     models_dir: Path, last: signal.Signals
 ) -> None:
     command = [sys.executable, "-c", STARTING, "--models-dir", str(models_dir), "--port", "0"]

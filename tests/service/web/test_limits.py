@@ -48,7 +48,7 @@ CHUNK = b"1000\r\n" + b"x" * 4096 + b"\r\n"
 
 
 def read_answer(connection: socket.socket) -> tuple[int, dict[str, object]]:
-    """Status and document of one answer, read byte by byte as a client without a library would."""
+    """Status and JSON body of one response, read without an HTTP library."""
     stream = connection.makefile("rb")
     status = int(stream.readline().split()[1])
     length = 0
@@ -65,14 +65,14 @@ def closed(connection: socket.socket) -> bool:
         return True
 
 
-def test_a_body_that_announces_too_much_is_refused_unread(tight: RunningService) -> None:
+def test_a_body_with_a_large_declared_length_is_refused_unread(tight: RunningService) -> None:
     with connect(tight) as connection:
-        connection.sendall(head(10**9))  # and not a byte of it
+        connection.sendall(head(10**9))  # and none of the body
         status, problem = read_answer(connection)
     assert (status, problem["type"]) == (413, "urn:quatserve:problem:body-too-large")
 
 
-def test_an_endless_body_is_refused_and_cut_off(tight: RunningService) -> None:
+def test_an_endless_body_is_refused_and_the_connection_closed(tight: RunningService) -> None:
     with connect(tight) as connection:
         connection.sendall(CHUNKED_HEAD + 10 * CHUNK)
         assert read_answer(connection)[0] == 413
@@ -88,21 +88,21 @@ def send_without_end(connection: socket.socket, data: bytes = CHUNK) -> None:
         time.sleep(0.05)
 
 
-def test_a_large_refused_upload_still_reads_why(tight: RunningService) -> None:
+def test_a_client_that_is_refused_while_sending_can_read_the_reason(tight: RunningService) -> None:
     response = tight.client.post("/classify", files={"file": b"x" * 3_000_000})
     assert response.status_code == 413
     assert tight.client.get("/healthz").status_code == 200
 
 
 def test_too_many_pixels_are_refused_before_decoding(tight: RunningService) -> None:
-    empty = png_file(50_000, 50_000, 8, 2, b"")  # decoding it would end in another status
+    empty = png_file(50_000, 50_000, 8, 2, b"")  # decoding it would give another status
     response = tight.client.post("/classify", files={"file": empty})
     assert (response.status_code, response.json()["type"]) == (413, "urn:quatserve:problem:too-many-pixels")
     assert tight.client.post("/classify", files={"file": encoded(noise(100, 100) // 200)}).status_code == 200
     assert tight.client.post("/classify", files={"file": encoded(noise(101, 100) // 200)}).status_code == 413
 
 
-def test_a_slow_upload_is_given_up_and_others_go_on(tight: RunningService) -> None:
+def test_a_slow_upload_is_refused_and_others_are_served(tight: RunningService) -> None:
     with connect(tight) as connection:
         connection.sendall(head(len(RED)))
         begun = time.monotonic()
@@ -115,7 +115,7 @@ def test_a_slow_upload_is_given_up_and_others_go_on(tight: RunningService) -> No
         assert time.monotonic() - begun > 0.4
 
 
-def test_uploads_together_are_bounded(start: Start) -> None:
+def test_all_uploads_together_are_bounded(start: Start) -> None:
     running = start(max_body_bytes=20_000, upload_memory_bytes=25_000)
 
     def post_big() -> httpx.Response:
@@ -123,13 +123,13 @@ def test_uploads_together_are_bounded(start: Start) -> None:
 
     with connect(running) as connection:
         connection.sendall(head(20_000) + b"x" * 19_000)
-        wait_until(lambda: post_big().status_code == 503)  # once the others have come in
+        wait_until(lambda: post_big().status_code == 503)  # once the other upload has arrived
         response = post_big()
         assert response.json()["type"] == "urn:quatserve:problem:uploads-full"
         assert int(response.headers["retry-after"]) >= 1
         small = running.client.post("/classify", files={"file": RED})
-        assert small.status_code == 200  # for that there is room
-    wait_until(lambda: post_big().status_code == 400)  # room again, and now it is read
+        assert small.status_code == 200  # it still fits
+    wait_until(lambda: post_big().status_code == 400)  # it fits again, and is read
 
 
 def test_a_silent_connection_is_closed(tight: RunningService) -> None:
@@ -150,8 +150,8 @@ def test_an_idle_connection_is_closed_after_its_answer(tight: RunningService) ->
         assert 0.4 < time.monotonic() - begun < 3
 
 
-def test_line_breaks_do_not_keep_a_connection(tight: RunningService) -> None:
-    """The parser skips them before a head, and so no request begins."""
+def test_line_breaks_do_not_keep_a_connection_open(tight: RunningService) -> None:
+    """The parser skips them before a head, so no request starts."""
     with connect(tight) as silent, connect(tight) as restless:
         for connection in (silent, restless):
             connection.sendall(HEALTH)
@@ -162,7 +162,7 @@ def test_line_breaks_do_not_keep_a_connection(tight: RunningService) -> None:
             send_without_end(restless, b"\r\n")
 
 
-def test_a_refused_upload_that_falls_silent_is_closed(tight: RunningService) -> None:
+def test_a_refused_upload_that_stops_sending_is_closed(tight: RunningService) -> None:
     with connect(tight) as connection:
         connection.sendall(head(10**9) + b"x" * 100)
         assert read_answer(connection)[0] == 413
@@ -170,7 +170,7 @@ def test_a_refused_upload_that_falls_silent_is_closed(tight: RunningService) -> 
         assert closed(connection)
 
 
-def test_a_head_without_end_is_refused(tight: RunningService) -> None:
+def test_an_endless_head_is_refused(tight: RunningService) -> None:
     with connect(tight) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nX-Long: ")
         for _ in range(40):
@@ -181,7 +181,7 @@ def test_a_head_without_end_is_refused(tight: RunningService) -> None:
         assert closed(connection)
 
 
-def test_a_trailer_without_end_is_cut_off(service: RunningService) -> None:
+def test_an_endless_trailer_closes_the_connection(service: RunningService) -> None:
     with connect(service) as connection:
         with contextlib.suppress(ConnectionError):
             connection.sendall(CHUNKED_HEAD + b"1\r\nx\r\n0\r\nX-Long: ")
@@ -191,7 +191,7 @@ def test_a_trailer_without_end_is_cut_off(service: RunningService) -> None:
         assert closed(connection)
 
 
-def test_a_body_is_not_counted_as_the_head_behind_it(service: RunningService) -> None:
+def test_body_bytes_are_not_counted_as_the_next_head(service: RunningService) -> None:
     body = RED + bytes(40_000)
     with connect(service) as connection:
         connection.sendall(head(len(body)) + body + HEALTH[:9])
@@ -200,7 +200,7 @@ def test_a_body_is_not_counted_as_the_head_behind_it(service: RunningService) ->
         assert read_answer(connection)[0] == 200
 
 
-def test_connections_are_counted_and_come_free_again(tight: RunningService) -> None:
+def test_connections_are_limited_and_freed_again(tight: RunningService) -> None:
     tight.client.close()
     wait_until(lambda: _answers(tight), 5)
     many = [connect(tight) for _ in range(30)]
@@ -220,7 +220,7 @@ def test_connections_are_counted_and_come_free_again(tight: RunningService) -> N
     tight.client = httpx.Client(base_url=tight.url, timeout=20)
 
 
-def test_refused_connections_are_counted_and_logged_sparingly(start: Start) -> None:
+def test_refused_connections_are_all_counted_and_rarely_logged(start: Start) -> None:
     running = start(max_connections=2)
     problems = []
     with connect(running), connect(running):
@@ -239,14 +239,14 @@ def _answers(running: RunningService) -> bool:
     return httpx.get(f"{running.url}/healthz").status_code == 200
 
 
-def test_a_connection_takes_many_requests_and_pipelines_them(service: RunningService) -> None:
+def test_a_connection_accepts_pipelined_requests(service: RunningService) -> None:
     with connect(service) as connection:
         connection.sendall((head(len(RED)) + RED) * 5)
         assert good_answers(connection, 5) == 5
 
 
-def test_no_more_than_a_few_requests_are_taken_ahead(service: RunningService) -> None:
-    """Each would be kept until the one before it is answered, and a read holds fourteen thousand."""
+def test_the_number_of_pipelined_requests_is_limited(service: RunningService) -> None:
+    """Each is kept until the one before it is answered, and one read may hold 14,000 of them."""
     with connect(service) as connection:
         connection.sendall(HEALTH * (1 + MAX_PIPELINED))
         assert good_answers(connection, 1 + MAX_PIPELINED) == 1 + MAX_PIPELINED
@@ -258,17 +258,17 @@ def test_no_more_than_a_few_requests_are_taken_ahead(service: RunningService) ->
 
 
 @pytest.mark.parametrize("line", [b"a:b\r\n" * 128, b"X: " + b"a" * 40_000 + b"\r\n"])
-def test_a_large_head_that_comes_at_once_is_refused(service: RunningService, line: bytes) -> None:
+def test_a_large_head_in_one_segment_is_refused(service: RunningService, line: bytes) -> None:
     with connect(service) as connection:
         connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n" + line + b"\r\n")
         status, problem = read_answer(connection)
         assert (status, problem["type"]) == (431, "urn:quatserve:problem:headers-too-large")
-        connection.sendall(b"it was still sending")  # and is listened to for a while
+        connection.sendall(b"it was still sending")  # the connection lingers
         assert connection.recv(1) == b""
     assert "Traceback" not in service.log()
 
 
-def test_a_length_of_many_zeros_is_a_length(service: RunningService) -> None:
+def test_a_declared_length_may_have_leading_zeros(service: RunningService) -> None:
     for value, status in (("0" * 5000 + str(len(RED)), 200), ("0" * 5000 + "9" * 12, 413)):
         with connect(service) as connection:
             connection.sendall(head(value) + RED)
@@ -276,7 +276,7 @@ def test_a_length_of_many_zeros_is_a_length(service: RunningService) -> None:
 
 
 def good_answers(connection: socket.socket, count: int) -> int:
-    """How many of so many pipelined answers arrive with status 200."""
+    """The number of responses with status 200 among the next `count`."""
     stream = connection.makefile("rb")
     good = 0
     for _ in range(count):
@@ -289,7 +289,7 @@ def good_answers(connection: socket.socket, count: int) -> int:
     return good
 
 
-def test_a_wrong_length_is_answered(start: Start) -> None:
+def test_a_wrong_or_malformed_length_is_answered(start: Start) -> None:
     running = start(upload_timeout_s=0.5)
     with connect(running) as short:
         short.sendall(head(len(RED) + 10) + RED)

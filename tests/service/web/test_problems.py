@@ -1,4 +1,4 @@
-"""Every error the service can raise has its line in the one table."""
+"""Every exception of the service is in the table of problem types."""
 
 import ast
 import asyncio
@@ -60,7 +60,7 @@ def test_every_exception_is_mapped_or_known_not_to_reach_a_client() -> None:
     assert set(classes) >= NOT_FOR_CLIENTS
 
 
-def test_types_are_unique_and_statuses_those_promised() -> None:
+def test_problem_types_are_unique_and_have_the_documented_statuses() -> None:
     declared = {kind for kind in vars(problems).values() if isinstance(kind, ProblemType)}
     assert declared <= set(ALL_PROBLEM_TYPES)
     assert len({kind.urn for kind in ALL_PROBLEM_TYPES}) == len(ALL_PROBLEM_TYPES)
@@ -69,14 +69,14 @@ def test_types_are_unique_and_statuses_those_promised() -> None:
 
 
 @pytest.mark.parametrize("error", [ValueError("a secret path"), RunFailedError("a secret path")])
-def test_what_is_inside_stays_inside(error: Exception) -> None:
+def test_the_reason_of_an_internal_error_is_not_sent(error: Exception) -> None:
     response = response_of(error, "id-1")
     assert response.status_code == 500
     assert b"secret" not in response.body
     assert b"id-1" in response.body
 
 
-def test_every_503_says_when_to_come_back() -> None:
+def test_every_503_has_retry_after() -> None:
     for error_class, kind in PROBLEM_TYPES.items():
         if kind.status == 503:
             error = error_class(3.2) if error_class is QueueFullError else error_class("busy")

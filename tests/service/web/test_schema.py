@@ -1,4 +1,4 @@
-"""Everything `/openapi.json` promises, tried by schemathesis over a real socket."""
+"""schemathesis checks the running service against `/openapi.json`."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`POST /segment` over a real socket. The tiny network returns the red channel it was given."""
+"""`POST /segment` over a real socket. The tiny network returns the red channel of its input."""
 
 import io
 import math
@@ -22,7 +22,7 @@ def opened(response: httpx.Response) -> Image.Image:
 
 
 def reference_map(picture: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """By the contract: to the network's size, through it (red), and back, all by Pillow's bilinear filter."""
+    """By definition: resize to the network's size, take the red channel, resize back, all bilinear."""
     small = Image.fromarray(picture).resize(SIZE, Image.Resampling.BILINEAR)
     road = Image.fromarray(np.asarray(small)[..., 0])
     return np.asarray(road.resize((picture.shape[1], picture.shape[0]), Image.Resampling.BILINEAR))
@@ -37,7 +37,7 @@ def test_a_heatmap_has_the_size_of_the_upload(client: httpx.Client, size: tuple[
 
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.2, 0.5, 0.613, 1.0])
-def test_a_mask_is_the_map_cut_at_the_threshold(client: httpx.Client, threshold: float | None) -> None:
+def test_a_mask_is_the_heatmap_at_the_threshold(client: httpx.Client, threshold: float | None) -> None:
     picture = noise(200, 100, seed=3)
     params = {} if threshold is None else {"threshold": threshold}
     response = client.post("/segment", params=params, files={"file": encoded(picture)})
@@ -64,7 +64,7 @@ def test_an_overlay_tints_the_road_and_leaves_the_rest(client: httpx.Client) -> 
     assert np.abs(found[mask] - mixed).max() <= 1
 
 
-def test_an_upload_on_its_side_is_answered_upright(client: httpx.Client) -> None:
+def test_a_rotated_upload_is_answered_upright(client: httpx.Client) -> None:
     picture = noise(120, 60, seed=6)
     exif = Image.Exif()
     exif[0x0112] = 6  # to be turned a quarter clockwise
@@ -73,7 +73,7 @@ def test_an_upload_on_its_side_is_answered_upright(client: httpx.Client) -> None
     np.testing.assert_array_equal(np.asarray(found), reference_map(picture))
 
 
-def test_the_headers_say_what_ran_and_how_long(client: httpx.Client) -> None:
+def test_the_headers_have_model_version_and_timings(client: httpx.Client) -> None:
     headers = client.post("/segment", files={"file": encoded(noise(100, 50))}).headers
     assert (headers["x-model"], headers["x-model-version"]) == (SEGMENTER, "1")
     assert [part.split(";dur=")[0] for part in headers["server-timing"].split(", ")] == [
@@ -84,7 +84,7 @@ def test_the_headers_say_what_ran_and_how_long(client: httpx.Client) -> None:
     assert all(float(part.split(";dur=")[1]) > 0 for part in headers["server-timing"].split(", "))
 
 
-def test_a_raw_body_is_taken(client: httpx.Client) -> None:
+def test_a_raw_body_is_accepted(client: httpx.Client) -> None:
     picture = noise(90, 40)
     response = client.post(
         "/segment?output=heatmap", content=encoded(picture), headers={"content-type": "image/png"}

@@ -1,4 +1,4 @@
-"""Clients that ask and do not read: bounded in time and, together, in bytes."""
+"""Clients that do not read their responses: bounded in time and, together, in bytes."""
 
 import asyncio
 import functools
@@ -23,13 +23,13 @@ from tests.service.conftest import Start
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 from tests.stress.connection import post
 
-PHOTO = encoded(noise(2400, 1200) // 64 * 64, "JPEG")  # its overlay is 9 MB: more than the system buffers
+PHOTO = encoded(noise(2400, 1200) // 64 * 64, "JPEG")  # its overlay has 9 MB, more than the socket buffers
 ASK = post("/segment?output=overlay", PHOTO, "image/jpeg")
 
 
 @pytest.fixture
 def begin(start: Start) -> Start:
-    """A service with time for an overlay on a slow machine too."""
+    """A service whose deadline allows an overlay on a slow machine."""
     return functools.partial(start, deadline_s=60)
 
 
@@ -50,7 +50,7 @@ def wait_for_answers(running: RunningService, count: int) -> None:
 
 
 def missing_bytes(connection: socket.socket) -> int:
-    """How much of the answer does not come when it is read at last."""
+    """The part of the response that is missing when it is read at last."""
     with connection, connection.makefile("rb") as stream:
         while (line := stream.readline().strip()) != b"":
             if line.startswith(b"content-length:"):
@@ -59,16 +59,16 @@ def missing_bytes(connection: socket.socket) -> int:
 
 
 @pytest.mark.parametrize("bound", [{"answer_timeout_s": 0.5}, {"answer_memory_bytes": 1000}])
-def test_an_answer_that_nobody_reads_is_given_up(begin: Start, bound: dict[str, float]) -> None:
+def test_a_response_that_nobody_reads_is_dropped(begin: Start, bound: dict[str, float]) -> None:
     running = begin(**bound)
-    wait_for_answers(running, 0)  # which opens the connection that asks
+    wait_for_answers(running, 0)  # opens the connection of the metrics client
     before = open_files(running)
     with deaf_client(running):
         wait_for_answers(running, 1)
         wait_until(lambda: open_files(running) == before)
 
 
-def test_the_longest_unread_answer_is_given_up_first(begin: Start) -> None:
+def test_the_longest_unread_response_is_dropped_first(begin: Start) -> None:
     running = begin(answer_memory_bytes=16_000_000)
     deaf = []
     for count in range(1, 5):
@@ -79,7 +79,7 @@ def test_the_longest_unread_answer_is_given_up_first(begin: Start) -> None:
     assert lost[-1] == 0
 
 
-def test_a_slow_reader_gets_its_whole_answer(begin: Start) -> None:
+def test_a_slow_reader_gets_its_whole_response(begin: Start) -> None:
     running = begin(keep_alive_s=0.3)
     connection = deaf_client(running)
     wait_for_answers(running, 1)
@@ -87,17 +87,17 @@ def test_a_slow_reader_gets_its_whole_answer(begin: Start) -> None:
     assert missing_bytes(connection) == 0
 
 
-def test_a_slow_reader_gets_its_whole_answer_from_a_service_that_stops(begin: Start) -> None:
+def test_a_slow_reader_gets_its_whole_response_during_a_drain(begin: Start) -> None:
     running = begin()
     connection = deaf_client(running)
     wait_for_answers(running, 1)
     running.signal(signal.SIGTERM)
-    time.sleep(2.5)  # longer than the server gives a connection to close
+    time.sleep(2.5)  # longer than timeout_graceful_shutdown
     assert missing_bytes(connection) == 0
-    assert running.process.wait(10) == 0  # and then at once: the drain may take 20 s
+    assert running.process.wait(10) == 0  # sooner than drain_timeout_s, which is 20 s
 
 
-def test_a_client_that_does_not_read_holds_up_the_end_no_longer_than_allowed(begin: Start) -> None:
+def test_a_client_that_does_not_read_cannot_extend_the_drain(begin: Start) -> None:
     running = begin(drain_timeout_s=0.5)
     with deaf_client(running):
         wait_for_answers(running, 1)
@@ -106,8 +106,8 @@ def test_a_client_that_does_not_read_holds_up_the_end_no_longer_than_allowed(beg
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_client_that_neither_reads_nor_sends_on_holds_up_no_end(begin: Start, again: bool) -> None:
-    """Its second request is not looked at before the answer to the first is read."""
+def test_a_client_that_neither_reads_nor_sends_cannot_extend_the_drain(begin: Start, again: bool) -> None:
+    """Its second request is not read before the response to the first."""
     running = begin(drain_timeout_s=20 if again else 0.5, upload_timeout_s=60)
     with deaf_client(running) as connection:
         wait_for_answers(running, 1)
@@ -121,8 +121,8 @@ def test_a_client_that_neither_reads_nor_sends_on_holds_up_no_end(begin: Start, 
         assert running.process.wait(15) == 0
 
 
-def test_the_next_request_waits_until_the_answer_is_read(begin: Start) -> None:
-    """Its answer would be held beside the first, and counted by nothing."""
+def test_the_next_request_waits_until_the_response_is_read(begin: Start) -> None:
+    """Its response would be kept beside the first, and not be counted."""
     running = begin()
     with deaf_client(running) as connection:
         wait_for_answers(running, 1)
@@ -140,7 +140,7 @@ def test_the_next_request_waits_until_the_answer_is_read(begin: Start) -> None:
 
 
 def answering(body: bytes) -> Callable[..., Awaitable[None]]:
-    """An application that answers with this, whatever it is asked."""
+    """An application that answers every request with this body."""
 
     async def app(_scope: object, _receive: object, send: Callable[..., Awaitable[None]]) -> None:
         length = str(len(body)).encode()
@@ -151,7 +151,7 @@ def answering(body: bytes) -> Callable[..., Awaitable[None]]:
 
 
 def left_of(body: bytes, client: Callable[[int], None], **settings: float) -> tuple[int, int, int]:
-    """Requests answered, connections and unread answers, 1.5 s after a client has come to its end."""
+    """Answered requests, open connections and unread responses, 1.5 s after a client has finished."""
     protocol, state = bounded_protocol(Settings(**settings), Refusals(Metrics())), ServerState()
     config = uvicorn.Config(
         answering(body), http=protocol, timeout_keep_alive=1, log_config=None, lifespan="off"
@@ -166,7 +166,7 @@ def left_of(body: bytes, client: Callable[[int], None], **settings: float) -> tu
         await asyncio.sleep(1.5)
         left = state.total_requests, len(state.connections), len(protocol.unread)
         for connection in state.connections:
-            connection.transport.abort()  # or the loop waits for it
+            connection.transport.abort()  # otherwise closing the server waits for it
         server.close()
         return left
 
@@ -175,20 +175,20 @@ def left_of(body: bytes, client: Callable[[int], None], **settings: float) -> tu
 
 
 def reset(port: int) -> None:
-    """A connection that has had its answer, and ends without a goodbye."""
+    """Read one response, then reset the connection."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
         assert connection.recv(12) == b"HTTP/1.1 200"
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def test_a_connection_that_was_reset_is_forgotten() -> None:
-    """Found among the unread after its time as an idle one, it would stay there for ever."""
+def test_a_reset_connection_is_not_kept_among_the_unread() -> None:
+    """It would be added when its keep-alive time ends, and never be removed."""
     assert left_of(b"", reset) == (1, 0, 0)
 
 
-def test_a_last_answer_that_nobody_reads_is_given_up() -> None:
-    """It is too short for the transport to complain, and a transport that closes waits for its client."""
+def test_a_last_response_that_nobody_reads_is_dropped() -> None:
+    """It is too short to pause writing, and a closing transport waits until the client has read it."""
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
 

@@ -1,4 +1,4 @@
-"""A client that offers HTTP/2, as the JDK's and `curl --http2` do, is served in HTTP/1.1, body and all."""
+"""Clients that offer HTTP/2 (the JDK's, `curl --http2`) are served over HTTP/1.1, with their body."""
 
 import json
 import re
@@ -22,7 +22,7 @@ CHUNKS = b"%x\r\n%b\r\n0\r\n\r\n" % (len(RED), RED)
 
 
 def answers(connection: socket.socket, count: int) -> list[tuple[int, Any]]:
-    """Status and document of each of the next answers."""
+    """Status and JSON body of each of the next responses."""
     found = []
     with connection.makefile("rb") as stream:
         for _ in range(count):
@@ -66,7 +66,7 @@ def everything(connection: socket.socket) -> bytes:
     return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def test_a_body_is_never_the_next_request(service: RunningService) -> None:
+def test_a_body_is_never_parsed_as_the_next_request(service: RunningService) -> None:
     smuggled = b"GET /models HTTP/1.1\r\nHost: x\r\n\r\n"
     with connect(service) as connection:
         send(connection, OFFERED.replace(LENGTH, b"Content-Length: %d" % len(smuggled)), smuggled)
@@ -83,14 +83,14 @@ def test_offers_may_be_pipelined(service: RunningService) -> None:
         assert [status for status, _ in answers(connection, 7)] == [200] * 7
 
 
-def test_an_offer_may_end_the_connection(service: RunningService) -> None:
+def test_an_offer_may_come_with_connection_close(service: RunningService) -> None:
     with connect(service) as connection:
         send(connection, CLOSING, RED)
         assert answers(connection, 1)[0][0] == 200
         assert closed(connection)
 
 
-def test_a_tunnel_is_refused_and_nothing_behind_it_read(service: RunningService) -> None:
+def test_connect_is_refused_and_nothing_after_it_is_read(service: RunningService) -> None:
     with connect(service) as connection:
         send(connection, b"CONNECT /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HEALTH)
         answer = everything(connection)
@@ -98,7 +98,7 @@ def test_a_tunnel_is_refused_and_nothing_behind_it_read(service: RunningService)
         assert answer.count(b"HTTP/1.1") == 1
 
 
-def test_the_log_does_not_speak_of_websockets(start: Start) -> None:
+def test_an_offer_logs_no_warning(start: Start) -> None:
     running = start()
     with connect(running) as connection:
         send(connection, OFFERED + RED)

@@ -40,7 +40,7 @@ def form(parts: list[tuple[str, bytes]], boundary: bytes = b"XX") -> bytes:
 
 
 def by_python_multipart(body: bytes, boundary: bytes) -> list[bytes]:
-    """The data of each part, by the library most servers use."""
+    """The data of each part, by the library that most servers use."""
     parts: list[bytearray] = []
     callbacks: Any = {
         "on_part_begin": lambda: parts.append(bytearray()),
@@ -67,7 +67,7 @@ def test_the_parser_agrees_with_python_multipart(contents: list[bytes]) -> None:
 
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 200))
-def test_damaged_forms_are_refused_or_read_but_never_crash(noise: bytes, cut: int) -> None:
+def test_malformed_forms_are_refused_or_read_but_never_crash(noise: bytes, cut: int) -> None:
     whole = form([("file", noise)])
     for body in (whole[:cut], noise, whole[:cut] + noise + whole[cut:]):
         try:
@@ -86,7 +86,7 @@ def test_damaged_forms_are_refused_or_read_but_never_crash(noise: bytes, cut: in
         b"Content-Disposition: form-data; name=\"file\"; filename*=utf-8''%e2%82%ac.png",
     ],
 )
-def test_names_are_found_however_they_are_written(head: bytes) -> None:
+def test_part_names_are_found_in_every_notation(head: bytes) -> None:
     body = b"--B\r\n" + head + b"\r\n\r\ndata\r\n--B--"
     assert images_of(b"multipart/form-data; boundary=B", body, 4) == [b"data"]
 
@@ -98,7 +98,7 @@ def test_a_boundary_may_be_quoted(content_type: bytes) -> None:
     assert images_of(content_type, form([("file", b"1"), ("files", b"2")], b"a b"), 4) == [b"1", b"2"]
 
 
-def test_other_fields_are_ignored_but_one_must_be_an_image() -> None:
+def test_other_parts_are_ignored_but_one_must_be_an_image() -> None:
     assert images_of(b"multipart/form-data; boundary=XX", form([("note", b"hi"), ("file", b"1")]), 4) == [
         b"1"
     ]
@@ -112,7 +112,7 @@ def test_parts_are_counted() -> None:
         split_form(form([("files", b"")] * 5), b"XX", 4)
 
 
-def test_a_head_without_end_is_refused() -> None:
+def test_an_endless_part_head_is_refused() -> None:
     with pytest.raises(MalformedUploadError):
         split_form(b"--XX\r\nA: " + b"a" * 5000 + b"\r\n\r\n" + form([]), b"XX", 4)
 
@@ -129,7 +129,7 @@ def test_other_content_types_are_refused(content_type: bytes) -> None:
 
 
 class Feed:
-    """An ASGI receive that hands out messages, then waits for ever."""
+    """An ASGI `receive` that returns the messages, then blocks."""
 
     def __init__(self, *messages: dict[str, Any]) -> None:
         self._messages = list(messages)
@@ -157,18 +157,18 @@ def test_chunks_are_joined() -> None:
     assert read(chunk(b"a"), chunk(b""), chunk(b"bc", more=False)) == b"abc"
 
 
-def test_a_body_at_the_limit_is_taken_and_one_above_is_not() -> None:
+def test_a_body_at_the_limit_is_accepted_and_one_above_is_not() -> None:
     assert len(read(chunk(b"x" * 100, more=False))) == 100
     with pytest.raises(BodyTooLargeError):
         read(chunk(b"x" * 60), chunk(b"x" * 41))
 
 
-def test_a_body_that_does_not_come_is_given_up() -> None:
+def test_a_body_that_does_not_arrive_is_refused() -> None:
     with pytest.raises(SlowUploadError, match=r"0\.2 s"):
         read(chunk(b"x"))
 
 
-def test_a_client_that_leaves_is_noticed() -> None:
+def test_a_disconnect_while_uploading_is_noticed() -> None:
     with pytest.raises(ClientGoneError):
         read(chunk(b"x"), {"type": "http.disconnect"})
 

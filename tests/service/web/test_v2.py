@@ -1,4 +1,4 @@
-"""The Open Inference Protocol, spoken by the unmodified client of another server."""
+"""The Open Inference Protocol, by the unmodified client of Triton."""
 
 import asyncio
 import json
@@ -64,7 +64,7 @@ def test_health_and_metadata(client: triton.InferenceServerClient) -> None:
     assert (found["outputs"][0]["datatype"], found["outputs"][0]["shape"]) == ("FP32", [-1, 3])
 
 
-def test_a_version_stands_in_the_path_alone(service: RunningService) -> None:
+def test_a_version_is_a_path_parameter_only(service: RunningService) -> None:
     schema = service.client.get("/openapi.json").json()
     parameters = {
         path: [
@@ -92,7 +92,7 @@ def test_infer(client: triton.InferenceServerClient, binary_in: bool, binary_out
 
 
 def with_data(data: object, count: object = 1) -> bytes:
-    """A request for one image with anything for its numbers."""
+    """A request for one image with any `data`."""
     tensor = {"name": "images", "datatype": "UINT8", "shape": [count, 32, 32, 3], "data": data}
     return orjson.dumps({"inputs": [tensor]})
 
@@ -105,7 +105,7 @@ def test_numbers_may_be_nested(service: RunningService, shape: tuple[int, ...]) 
     np.testing.assert_allclose(answer["outputs"][0]["data"], expected, atol=1e-5)
 
 
-def test_an_id_comes_back_and_none_is_none(service: RunningService) -> None:
+def test_an_id_is_returned_if_there_is_one(service: RunningService) -> None:
     for id_, expected in [(b'"a"', "a"), (b"null", None), (b'""', None)]:
         body = b'{"id":' + id_ + b"," + with_data([0] * 3072)[1:]
         answer = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body).json()
@@ -132,8 +132,8 @@ def test_raw_tensors_are_not_copied(models_dir: Path) -> None:
     assert np.shares_memory(found, np.frombuffer(body, np.uint8))
 
 
-def test_one_long_word_among_the_numbers_takes_no_memory(models_dir: Path) -> None:
-    """numpy would give every one of them the room of the longest: here 160 MB."""
+def test_one_long_string_among_the_numbers_takes_no_memory(models_dir: Path) -> None:
+    """numpy would pad every string to the longest: here 160 MB."""
     body = with_data(["a" * 4000, *[""] * 10_000])
     description = read_description(models_dir / CLASSIFIER / "1")
     tracemalloc.start()
@@ -146,7 +146,7 @@ def test_one_long_word_among_the_numbers_takes_no_memory(models_dir: Path) -> No
 
 
 def test_json_longer_than_any_request_is_refused_unread(service: RunningService) -> None:
-    """To parse 16 MB of `[],` takes a second and half a gigabyte, and nobody else is answered meanwhile."""
+    """Parsing 16 MB of `[],` takes a second and half a gigabyte, and blocks all other requests."""
     most = 8 * 16 * IMAGES[0].size + 64 * 1024
     for body, status in [(b"[" * most, 400), (b"[" * (most + 1), 413), (with_data([[]] * 700_000), 413)]:
         response = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body)
@@ -168,7 +168,7 @@ def test_segmentation(client: triton.InferenceServerClient) -> None:
     np.testing.assert_array_equal(result.as_numpy("road"), frame[..., 0])
 
 
-def test_faults_are_told(client: triton.InferenceServerClient) -> None:
+def test_errors_reach_the_client(client: triton.InferenceServerClient) -> None:
     for images, name, model, told in [
         (IMAGES[:, :16], "images", CLASSIFIER, "the shape must be"),
         (np.repeat(IMAGES, 6, axis=0), "images", CLASSIFIER, "18 images; at most 16"),
@@ -181,13 +181,13 @@ def test_faults_are_told(client: triton.InferenceServerClient) -> None:
 
 
 def with_binary(size: object) -> bytes:
-    """An input that promises `size` raw bytes, of which none come."""
+    """An input that declares `size` raw bytes, but has none."""
     document = orjson.loads(with_data([0] * 3072))
     document["inputs"][0]["parameters"] = {"binary_data_size": size}
     return orjson.dumps(document)
 
 
-def test_raw_bytes_must_be_as_many_as_promised(models_dir: Path) -> None:
+def test_raw_bytes_must_have_the_declared_size(models_dir: Path) -> None:
     description = read_description(models_dir / CLASSIFIER / "1")
     for promised, sent in [(3072, 3071), (3072, 3073), (3071, 3072), (None, 3072)]:
         document = orjson.loads(with_binary(promised))
@@ -212,7 +212,7 @@ NO_IMAGE: list[object] = [
         (b"{", None, 400),
         (b"[]", None, 400),
         (b"{}", b"99", 400),
-        (b"{}", b"\xb2", 400),  # a digit to Python, and no number
+        (b"{}", b"\xb2", 400),  # str.isdigit() accepts it, int() does not
         (b"{}", b"9" * 5000, 400),
         (b"{}", None, 422),
         *((with_data(data), None, 422) for data in NO_IMAGE),
@@ -228,14 +228,16 @@ NO_IMAGE: list[object] = [
         (b'{"inputs":[{"name":"images","datatype":"UINT8","shape":[17,32,32,3],"data":[]}]}', None, 413),
     ],
 )
-def test_nonsense_is_refused(service: RunningService, body: bytes, length: bytes | None, status: int) -> None:
+def test_malformed_requests_are_refused(
+    service: RunningService, body: bytes, length: bytes | None, status: int
+) -> None:
     headers = {} if length is None else {HEADER_LENGTH.encode(): length}
     response = service.client.post(f"/v2/models/{CLASSIFIER}/infer", content=body, headers=headers)
     assert response.status_code == status
     assert response.json()["type"].startswith("urn:quatserve:problem:")
 
 
-def test_the_repository_is_closed_without_keys(service: RunningService) -> None:
+def test_the_repository_needs_keys_in_the_settings(service: RunningService) -> None:
     assert service.client.post("/v2/repository/index").status_code == 404
     assert service.client.post(f"/v2/repository/models/{CLASSIFIER}/unload").status_code == 404
     assert service.client.get(f"/models/{CLASSIFIER}").status_code == 200
@@ -266,7 +268,7 @@ def test_the_repository_loads_and_unloads_with_a_key(tmp_path: Path) -> None:
             shutil.rmtree(tmp_path / CLASSIFIER / "1")
             with pytest.raises(InferenceServerException, match=r"version 2: .*; none is served"):
                 client.load_model(CLASSIFIER, headers)
-            tmp_path.rename(tmp_path.with_name("away"))  # a volume that is gone
+            tmp_path.rename(tmp_path.with_name("away"))  # as if a volume were unmounted
             with pytest.raises(InferenceServerException, match=r"models directory .*: No such file") as gone:
                 client.load_model(SEGMENTER, headers)
             assert gone.value.status() == "409"
@@ -275,7 +277,7 @@ def test_the_repository_loads_and_unloads_with_a_key(tmp_path: Path) -> None:
         assert running.stop() == 0
 
 
-def test_a_version_replaced_while_a_request_is_read_still_answers(
+def test_a_version_replaced_while_a_request_is_parsed_still_answers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go_on = threading.Event()

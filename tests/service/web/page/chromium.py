@@ -1,4 +1,4 @@
-"""A real chromium without a window: the one of the system, kept from calling home."""
+"""The system's chromium, headless and without background requests."""
 
 import shutil
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""A browser for all tests, a fresh page for each; what no page may ever do is checked after every test."""
+"""One browser for all tests, a new page for each. After each test, its requests and errors are checked."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ def browser() -> Iterator[Browser]:
 
 
 class Watch:
-    """What a page asked for and complained of."""
+    """Records the requests and errors of a page."""
 
     def __init__(self, context: BrowserContext) -> None:
         self.requests: list[str] = []
@@ -38,7 +38,7 @@ class Watch:
 
 @pytest.fixture
 def open_page(browser: Browser, service: RunningService) -> Iterator[Open]:
-    """Open the page of a service; it must stay within the service and its policy."""
+    """Open the page of a service; it must send requests to this service only, and keep to its policy."""
     opened: list[tuple[BrowserContext, Watch, str]] = []
 
     def begin(path: str = "/", running: RunningService = service, **options: object) -> Page:

@@ -1,4 +1,4 @@
-"""What the tests do to a page, and what they read off it."""
+"""Actions on a page, and readings from it."""
 
 import base64
 import io
@@ -26,7 +26,7 @@ def choose(page: Page, data: bytes, name: str = "image.png") -> None:
 
 
 def bring(page: Page, event: Literal["drop", "paste", "dragenter"], data: bytes) -> None:
-    """A file dropped on the page, or pasted into it."""
+    """Drop a file on the page, or paste it."""
     page.evaluate(TRANSFER, [event, "image.png", "image/png", base64.b64encode(data).decode()])
 
 
@@ -39,7 +39,7 @@ def bars(page: Page) -> list[tuple[str, str]]:
 
 def canvas(page: Page) -> NDArray[np.uint8]:
     """The pixels of the road picture, [height, width, 3]."""
-    address = page.locator("#canvas").evaluate("canvas => canvas.toDataURL()")  # a PNG: nothing is lost
+    address = page.locator("#canvas").evaluate("canvas => canvas.toDataURL()")  # a PNG is lossless
     return opened(base64.b64decode(address.partition(",")[2]))
 
 

@@ -1,4 +1,4 @@
-"""Pictures of the page as people see it, with the samples that it offers.
+"""Takes screenshots of the page, with its samples.
 
 python -m tests.service.web.page.screenshots                  # docs/page-classify.png and docs/page-road.png
 python -m tests.service.web.page.screenshots --all --out DIR  # both tasks, light and dark, wide and narrow
@@ -34,7 +34,7 @@ def shoot(browser: Browser, url: str, task: str, scheme: Scheme, size: tuple[int
     )
     page = context.new_page()
     page.goto(f"{url}/#{task}")
-    for _ in range(2):  # the second time everything is warm, as it is for whoever stays
+    for _ in range(2):  # the first request is slower than all others
         with page.expect_response(lambda response: response.request.method == "POST"):
             page.click(f"[data-sample='{SAMPLES[task]}']")
         page.wait_for_selector(f"body:not(.busy) {RESULTS[task]}")

@@ -1,4 +1,4 @@
-"""For everybody: by keyboard, by ear, in the dark, on a phone."""
+"""Accessibility: keyboard, screen readers, dark mode, phones."""
 
 import re
 
@@ -43,7 +43,7 @@ def luminance(colour: str) -> float:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_stands_out_from_its_ground(open_page: Open, scheme: str) -> None:
+def test_text_has_enough_contrast(open_page: Open, scheme: str) -> None:
     page = open_page(color_scheme=scheme)
     ask_sample(page, "classify")
     grounds = set()
@@ -55,18 +55,18 @@ def test_text_stands_out_from_its_ground(open_page: Open, scheme: str) -> None:
 
 
 @pytest.mark.parametrize("task", RESULTS)
-def test_the_answer_comes_into_view(open_page: Open, task: str) -> None:
+def test_the_answer_scrolls_into_view(open_page: Open, task: str) -> None:
     page = open_page(f"/#{task}", viewport={"width": 360, "height": 640}, reduced_motion="reduce")
     ask_sample(page, task)
     expect(page.locator(RESULTS[task])).to_be_in_viewport(ratio=0.5)
 
 
 @pytest.mark.parametrize("task", RESULTS)
-def test_nothing_sticks_out_on_a_phone(open_page: Open, task: str) -> None:
+def test_nothing_overflows_on_a_phone(open_page: Open, task: str) -> None:
     page = open_page(f"/#{task}", viewport={"width": 320, "height": 640}, is_mobile=True, has_touch=True)
     ask_sample(page, task)
     assert page.evaluate("document.documentElement.scrollWidth") == 320
-    assert page.get_by_text("drop it anywhere").is_hidden()  # nobody drops on a phone
+    assert page.get_by_text("drop it anywhere").is_hidden()  # a phone has no drag and drop
     for control in page.locator(f"{RESULTS[task]} :is(button, input, canvas, img)").all():
         box = control.bounding_box()
         assert box is not None
@@ -74,9 +74,9 @@ def test_nothing_sticks_out_on_a_phone(open_page: Open, task: str) -> None:
         assert box["x"] + box["width"] <= 320
 
 
-def test_the_keyboard_alone_will_do(open_page: Open) -> None:
+def test_the_page_can_be_used_by_keyboard_alone(open_page: Open) -> None:
     page = open_page()
-    page.on("filechooser", lambda _: None)  # from now on, so that it is caught however slow the machine
+    page.on("filechooser", lambda _: None)  # registered early, for slow machines
     page.get_by_role("link", name="Where is the road?").focus()
     page.keyboard.press("Tab")
     expect(page.get_by_label("Choose an image")).to_be_focused()

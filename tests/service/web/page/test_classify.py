@@ -1,4 +1,4 @@
-"""What is it? Every way an image comes in, and the bars that come out."""
+"""Classification: every source of an image, and the bars of the answer."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from playwright.sync_api import expect
 
-from quatserve.service.web.front_page import HERE
+from quatserve.service.web.front_page import SAMPLES
 from tests.service.artifacts import LABELS, expected_probabilities, write_classifier
 from tests.service.harness import RunningService, encoded, noise, plain, wait_until
 from tests.service.web.page.conftest import Open
@@ -22,7 +22,7 @@ REDDISH = (140, 120, 100)
 
 
 def expected_bars(data: bytes) -> list[tuple[str, str]]:
-    """By the definition of the tiny network, likeliest first."""
+    """By the definition of the tiny network, most probable first."""
     row = expected_probabilities(opened(data)[None])[0]
     return [(LABELS[i], f"{100 * row[i]:.1f} %") for i in np.argsort(-row)]
 
@@ -37,7 +37,7 @@ def test_a_chosen_file(open_page: Open) -> None:
     expect(page.get_by_alt_text("thing.png")).to_be_visible()
 
 
-def test_bars_are_as_long_as_their_share(open_page: Open) -> None:
+def test_the_length_of_a_bar_is_its_probability(open_page: Open) -> None:
     page = open_page()
     choose(page, plain(REDDISH))
     for (_, share), row in zip(bars(page), page.locator("#bars li").all(), strict=True):
@@ -65,7 +65,7 @@ def test_a_pasted_image(open_page: Open) -> None:
 def test_a_sample(open_page: Open) -> None:
     page = open_page()
     page.get_by_role("button", name="truck").click()
-    assert bars(page) == expected_bars((HERE / "samples" / "truck.png").read_bytes())
+    assert bars(page) == expected_bars((SAMPLES / "truck.png").read_bytes())
 
 
 def test_the_same_file_can_be_chosen_again(open_page: Open) -> None:
@@ -74,7 +74,9 @@ def test_the_same_file_can_be_chosen_again(open_page: Open) -> None:
         with page.expect_response("**/classify**") as response:
             choose(page, plain(REDDISH))
         assert response.value.ok
-        assert page.locator("#file").input_value() == ""  # else the browser would see no change next time
+        assert (
+            page.locator("#file").input_value() == ""
+        )  # otherwise the next choice would fire no change event
         assert bars(page) == expected_bars(plain(REDDISH))
 
 
@@ -103,7 +105,7 @@ def test_each_task_keeps_its_answer(open_page: Open) -> None:
     expect(page.get_by_role("link", name="What is it?")).to_have_attribute("aria-current", "page")
 
 
-def test_one_upload_an_image(open_page: Open, service: RunningService) -> None:
+def test_each_image_is_uploaded_once(open_page: Open, service: RunningService) -> None:
     page = open_page()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.method))
@@ -112,7 +114,7 @@ def test_one_upload_an_image(open_page: Open, service: RunningService) -> None:
     assert asked.count("POST") == 1
 
 
-def test_a_version_that_takes_over_and_a_model_that_goes_are_noticed(
+def test_a_new_version_and_a_removed_model_are_noticed(
     open_page: Open, start: Callable[..., RunningService], tmp_path: Path
 ) -> None:
     write_classifier(tmp_path, name="colours")

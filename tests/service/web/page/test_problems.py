@@ -1,4 +1,4 @@
-"""When it goes wrong: a sentence, what to do about it, and a page that still works."""
+"""Errors: a sentence with a remedy, on a page that still works."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def told(page: Page) -> str:
         ),
     ],
 )
-def test_a_file_that_is_no_image(open_page: Open, task: str, data: bytes, sentence: str) -> None:
+def test_a_file_that_is_not_an_image(open_page: Open, task: str, data: bytes, sentence: str) -> None:
     page = open_page(f"/#{task}")
     choose(page, data, "notes.txt")
     assert sentence in told(page)
@@ -63,7 +63,7 @@ def test_a_problem_hides_the_last_answer_and_a_good_image_clears_it(open_page: O
 
 @pytest.fixture
 def held(models_dir: Path) -> Iterator[Path]:
-    """While the file is there, the model does not come back from HELD_IMAGE."""
+    """While the file exists, a run with HELD_IMAGE does not return."""
     file = models_dir / HOLD_FILE
     file.touch()
     yield file
@@ -89,7 +89,11 @@ def test_an_overloaded_service(open_page: Open, start: Callable[..., RunningServ
 
 
 def test_the_last_image_wins(open_page: Open, start: Callable[..., RunningService], held: Path) -> None:
-    patient = {"deadline_s": 60, "queue_timeout_s": 60, "stuck_after_s": 60}  # the first run does not stop
+    patient = {
+        "deadline_s": 60,
+        "queue_timeout_s": 60,
+        "stuck_after_s": 60,
+    }  # so that nothing ends the first run
     page = open_page(running=start(program=PROGRAM, max_batch=1, **patient))
     choose(page, HELD_IMAGE)
     expect(page.get_by_role("status")).to_contain_text("Looking at")
@@ -102,10 +106,12 @@ def test_the_last_image_wins(open_page: Open, start: Callable[..., RunningServic
     expect(page.locator("#problem")).to_be_hidden()
 
 
-def test_a_sample_that_comes_late_does_not_take_the_place_of_an_image(open_page: Open) -> None:
+def test_a_late_sample_does_not_replace_a_newer_image(open_page: Open) -> None:
     page = open_page()
     late: list[Route] = []
-    page.route("**/samples/cat.png", lambda route: late.append(route))  # a builtin will not do
+    page.route(
+        "**/samples/cat.png", lambda route: late.append(route)
+    )  # playwright does not accept list.append itself
     with page.expect_request("**/samples/cat.png"):
         page.get_by_role("button", name="cat").click()
     choose(page, GOOD, "mine.png")
@@ -117,7 +123,7 @@ def test_a_sample_that_comes_late_does_not_take_the_place_of_an_image(open_page:
     expect(page.get_by_alt_text("mine.png")).to_be_visible()
 
 
-def test_trying_again_by_keyboard_does_not_lose_its_place(
+def test_trying_again_by_keyboard_keeps_the_focus(
     open_page: Open, start: Callable[..., RunningService]
 ) -> None:
     running = start()
@@ -132,7 +138,7 @@ def test_trying_again_by_keyboard_does_not_lose_its_place(
     assert page.evaluate("document.activeElement.id") == "file"
 
 
-def test_a_service_that_is_gone(open_page: Open, start: Callable[..., RunningService]) -> None:
+def test_a_service_that_does_not_answer(open_page: Open, start: Callable[..., RunningService]) -> None:
     running = start()
     page = open_page(running=running)
     expect(page.locator("#device")).to_be_visible()
@@ -149,7 +155,9 @@ def test_a_service_with_keys(open_page: Open, start: Callable[..., RunningServic
     page.get_by_label("API key").fill("not-it")
     page.keyboard.press("Enter")
     expect(dialog).to_contain_text("That key is not known here.")
-    page.get_by_label("API key").fill(f"\u201c{KEY}\u201d")  # as word processors paste it: no header can
+    page.get_by_label("API key").fill(
+        f"\u201c{KEY}\u201d"
+    )  # with a word processor's quotes, which no header can have
     page.keyboard.press("Enter")
     expect(page.get_by_label("API key")).to_have_value("")
     page.get_by_label("API key").fill(KEY)
@@ -157,13 +165,13 @@ def test_a_service_with_keys(open_page: Open, start: Callable[..., RunningServic
     expect(page.locator("#device")).to_be_visible()
     choose(page, GOOD)
     assert bars(page)[0][0] == "red"
-    page.reload()  # the tab remembers
+    page.reload()  # the tab keeps the key
     expect(page.locator("#device")).to_be_visible()
     expect(dialog).to_be_hidden()
     assert KEY not in page.url
 
 
-def test_a_question_for_a_key_can_be_left(open_page: Open, start: Callable[..., RunningService]) -> None:
+def test_the_key_dialog_can_be_cancelled(open_page: Open, start: Callable[..., RunningService]) -> None:
     page = open_page(running=start(api_keys=KEY))
     expect(page.get_by_role("dialog")).to_be_visible()
     page.keyboard.press("Escape")

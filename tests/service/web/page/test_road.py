@@ -1,4 +1,4 @@
-"""Where is the road? One map is fetched; slider, views and saved mask are what the service would send."""
+"""Segmentation: one heatmap is fetched; slider, views and saved mask equal what the service sends."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from playwright.sync_api import Page, expect
 
-from quatserve.service.web.front_page import HERE
+from quatserve.service.web.front_page import SAMPLES
 from tests.service.harness import RunningService, encoded, noise
 from tests.service.web.page.conftest import Open
 from tests.service.web.page.driving import canvas, choose, opened, set_threshold
@@ -32,14 +32,14 @@ def served(service: RunningService, output: str, threshold: float = 0.5) -> NDAr
 
 @pytest.fixture
 def page(open_page: Open) -> Page:
-    """The picture, segmented."""
+    """A page on which the picture has been segmented."""
     opened_page = open_page("/#road")
     choose(opened_page, encoded(PICTURE), "street.png")
     expect(opened_page.locator("#segmentation")).to_be_visible()
     return opened_page
 
 
-def test_the_mask_of_the_slider_is_the_one_of_the_service(page: Page, service: RunningService) -> None:
+def test_the_mask_at_the_slider_equals_that_of_the_service(page: Page, service: RunningService) -> None:
     page.get_by_text("Mask", exact=True).click()
     for threshold in THRESHOLDS:
         set_threshold(page, threshold)
@@ -59,7 +59,7 @@ def test_the_views(page: Page, service: RunningService) -> None:
     assert not np.array_equal(canvas(page), PICTURE)
 
 
-def test_the_slider_asks_the_service_for_nothing(page: Page) -> None:
+def test_the_slider_sends_no_request(page: Page) -> None:
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
     before = canvas(page)
@@ -69,7 +69,7 @@ def test_the_slider_asks_the_service_for_nothing(page: Page) -> None:
     assert asked == []
 
 
-def test_the_slider_by_keyboard_and_what_a_screen_reader_hears(page: Page) -> None:
+def test_the_slider_by_keyboard_and_screen_reader(page: Page) -> None:
     slider = page.get_by_role("slider", name="Threshold")
     slider.focus()
     page.keyboard.press("ArrowRight")
@@ -92,7 +92,7 @@ def test_the_saved_mask(page: Page, service: RunningService) -> None:
     np.testing.assert_array_equal(saved, served(service, "mask", threshold))
 
 
-def test_a_large_photo_is_shown_small_and_saved_whole(open_page: Open) -> None:
+def test_a_large_photo_is_shown_scaled_and_saved_at_full_size(open_page: Open) -> None:
     page = open_page("/#road")
     rows = np.linspace(0, 255, 1500).astype(np.uint8)
     large = np.repeat(np.repeat(rows[:, None, None], 2400, 1), 3, 2)
@@ -104,7 +104,7 @@ def test_a_large_photo_is_shown_small_and_saved_whole(open_page: Open) -> None:
     assert opened(Path(download.value.path()).read_bytes()).shape == (1500, 2400, 3)
 
 
-def test_a_photo_taken_sideways_is_shown_upright(open_page: Open) -> None:
+def test_a_rotated_photo_is_shown_upright(open_page: Open) -> None:
     page = open_page("/#road")
     exif = Image.Exif()
     exif[0x0112] = 6  # turn by 90 degrees to see it upright
@@ -126,6 +126,6 @@ def test_the_sample(open_page: Open) -> None:
     page.get_by_role("button", name="a rendered street").click()
     expect(page.locator("#segmentation")).to_be_visible()
     expect(page.get_by_role("status")).to_contain_text("of the picture is road.")
-    assert canvas(page).shape == opened((HERE / "samples" / "road.jpg").read_bytes()).shape
+    assert canvas(page).shape == opened((SAMPLES / "road.jpg").read_bytes()).shape
     assert "tiny-road, version 1" in page.locator("#facts").inner_text()
     assert "network" in page.locator("#facts").inner_text()
