@@ -6,8 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from quatserve.service.artifact import Description, Resize
-from quatserve.service.errors import ImageError, UnreadableImageError
+from quatserve.service.artifact import Description
+from quatserve.service.artifact import Resize as Resize  # training knows of the service this room alone
+from quatserve.service.errors import ImageError as ImageError
+from quatserve.service.errors import UnreadableImageError
 from quatserve.service.imaging.inspect import open_header
 
 Pixels = NDArray[np.uint8]

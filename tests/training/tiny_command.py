@@ -26,8 +26,9 @@ import torch
 from quatserve.training import recipes
 from quatserve.training.commands.main import main
 from quatserve.training.data import cifar
-from quatserve.training.loop import batches, run
+from quatserve.training.loop import run
 from quatserve.training.loop.batches import Batch, Epoch
+from quatserve.training.loop.labelled import LabelledData
 from quatserve.training.networks.residual import NetworkConfig
 from quatserve.training.recipes.schedule import OneCycle
 from quatserve.training.recipes.schema import Classification, Recipe
@@ -72,14 +73,14 @@ def write_tiny_data(data: Path) -> None:
 
 def interrupt_at(step: int, set_attribute: Callable[[Any, str, Any], None]) -> None:
     """Ctrl-C in the loss of this step, counted from now on."""
-    quiet, seen = batches.CifarData.loss, iter(range(1000))
+    quiet, seen = LabelledData.loss, iter(range(1000))
 
     def interrupted(*given: Any) -> Any:
         if next(seen) == step:
             raise KeyboardInterrupt
         return quiet(*given)
 
-    set_attribute(batches.CifarData, "loss", interrupted)
+    set_attribute(LabelledData, "loss", interrupted)
 
 
 def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
@@ -89,7 +90,7 @@ def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
         Path(os.environ["PAUSED"]).touch()
         time.sleep(600)
 
-    def troubled(data: batches.CifarData, number: int, seed: int) -> Epoch:
+    def troubled(data: LabelledData, number: int, seed: int) -> Epoch:
         steps, quiet = undisturbed(data, number, seed)
 
         def batches() -> Iterator[Batch]:
@@ -105,11 +106,11 @@ def _prepare_accident(kind: str, epoch: int, step: int = 0) -> None:
             happen()
         return undisturbed_replace(part, path)
 
-    undisturbed, undisturbed_replace = batches.CifarData.epoch, Path.replace
+    undisturbed, undisturbed_replace = LabelledData.epoch, Path.replace
     if kind == "pause-saving":
         Path.replace = troubled_replace  # type: ignore[assignment, method-assign]
     else:
-        batches.CifarData.epoch = troubled  # type: ignore[assignment, method-assign]
+        LabelledData.epoch = troubled  # type: ignore[assignment, method-assign]
 
 
 def _late(seconds: float) -> None:

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
 MAX_SEED = 2**31 - 1
+MIN_SIDE, MAX_SIDE = 8, 2048
 
 
 class Parser(argparse.ArgumentParser):
@@ -57,6 +58,16 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
         return int(text)
 
     return read
+
+
+def size(text: str) -> tuple[int, int]:
+    """A type for argparse: a side in pixels, or HEIGHTxWIDTH."""
+    sides = text.split("x")
+    if len(sides) > 2 or not all(side.isdecimal() and MIN_SIDE <= int(side) <= MAX_SIDE for side in sides):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is no size: give pixels from {MIN_SIDE} to {MAX_SIDE:,}, as 128 or as 96x320"
+        )
+    return int(sides[0]), int(sides[-1])
 
 
 def fraction(text: str) -> float:

@@ -1,26 +1,39 @@
 """Train a recipe into a run directory.
 
+With a recipe named `folder-*`, DIR holds one folder for each class, with images of any size in JPEG, PNG,
+WebP or BMP (names that begin with a dot are left out). They are decoded once, by all cores, into a cache.
+RUN/images.tsv lists them, with those held out for validation: 15 percent of each class, by the digests of
+their names, so the same in every run. An image is skipped, and named there, if it cannot be read, if its
+shorter side would be enlarged more than 4 times, or if another has the same bytes (one of a class is kept,
+and none where it is in two classes). A class without an image to train on is refused.
+
+A batch of k times the recipe's images takes sqrt(k) times the recipe's rate, unless --lr is given.
+
 The run can be stopped at any time, by Ctrl-C or a kill: --resume goes on from the last finished epoch and, on
 a CPU of the same kind with as many threads and the same --compile, gives exactly the run that was never
 stopped.
 """
 
 import argparse
-import dataclasses
 import os
 import shutil
 import sys
 import sysconfig
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quatserve.training.commands.arguments import (
     MAX_SEED,
     chosen_device,
     data_argument,
     device_argument,
+    size,
     whole_number,
 )
 from quatserve.training.errors import UserError
+
+if TYPE_CHECKING:
+    from quatserve.training.recipes.schema import Recipe
 
 NAME = "fit"
 EXAMPLES = """examples:
@@ -28,9 +41,13 @@ EXAMPLES = """examples:
   quatserve fit cifar10-quaternion --data data --out runs/mine --resume
   quatserve fit kitti-road-quaternion --data data --out runs/road --epochs 20 --seed 1
   quatserve fit cifar10-quaternion --data data --out runs/longer --from runs/mine
+  quatserve fit folder-quaternion --data photos --out runs/photos --size 128 --licence CC-BY-4.0
+  quatserve fit folder-quaternion --data photos --out runs/b --stem-stride 2 --from runs/cifar10-quaternion
+  quatserve fit folder-real --data photos --out runs/c --batch-size 32 --set task.crop=0.6
   quatserve fit cifar10-quaternion --data data --out runs/b --teacher runs/cifar10-teacher
   torchrun --nproc-per-node 2 -m quatserve fit cifar10-quaternion --data data --out runs/mine"""
 MAX_EPOCHS = 100_000
+MAX_COUNT = 65_536
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -60,6 +77,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="instead of the recipe's number; the rates of a paper-* recipe keep their epochs, and may be "
         "cut off",
     )
+    _recipe_arguments(parser)
+    parser.add_argument("--licence", default="", metavar="NAME", help="of your images; kept with the run")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        metavar="DIR",
+        help="where your images are kept decoded; default: .image-cache beside RUN, shared by the runs there",
+    )
     parser.add_argument(
         "--seed",
         type=whole_number(0, MAX_SEED),
@@ -76,16 +101,58 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _recipe_arguments(parser: argparse.ArgumentParser) -> None:
+    """What changes the recipe. Bounds are those of its schema, but for the shape of what is typed."""
+    count = whole_number(1, MAX_COUNT)
+    parser.add_argument("--size", type=size, metavar="N", help="of the network's input: N, or HEIGHTxWIDTH")
+    parser.add_argument("--width", type=count, metavar="N", help="real channels of the network's first stage")
+    parser.add_argument("--depth", type=count, metavar="N", help="blocks of the network's first stage")
+    parser.add_argument(
+        "--stem-stride",
+        type=int,
+        choices=(1, 2, 4),
+        help="by how much the network's first convolution reduces a photograph",
+    )
+    parser.add_argument("--batch-size", type=count, metavar="N", help="images in one step, of all processes")
+    parser.add_argument("--lr", type=float, metavar="RATE", help="the highest rate of the schedule")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="any field of the recipe, as `quatserve recipes --json` names it: epochs, task.crop, "
+        "network.dilations; may be repeated",
+    )
+
+
+def _recipe(options: argparse.Namespace) -> "Recipe":
+    """The recipe as the options change it, with as many classes as there are folders."""
+    from quatserve.training.loop.sources import adapted
+    from quatserve.training.recipes import find_recipe
+    from quatserve.training.recipes.changes import changed, parse_assignment
+
+    height, width = options.size or (None, None)
+    changes = {
+        "height": height,
+        "width": width,
+        "network.width": options.width,
+        "network.depth": options.depth,
+        "network.stem_stride": options.stem_stride,
+        "epochs": options.epochs,
+        "batch_size": options.batch_size,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    given |= dict(map(parse_assignment, options.set))
+    return adapted(changed(find_recipe(options.recipe), given, rate=options.lr), options.data)
+
+
 def run(options: argparse.Namespace) -> None:
     options.after_stop = ": --resume goes on from the last finished epoch"
     from quatserve.training.loop.fit import fit
     from quatserve.training.loop.ranks import joined_ranks
     from quatserve.training.loop.run import find_teacher
-    from quatserve.training.recipes import find_recipe
 
-    recipe = find_recipe(options.recipe)
-    if options.epochs is not None:
-        recipe = dataclasses.replace(recipe, epochs=options.epochs)
+    recipe = _recipe(options)
     teacher = options.teacher
     if teacher is None and recipe.teacher:
         teacher = find_teacher(recipe)
@@ -102,6 +169,8 @@ def run(options: argparse.Namespace) -> None:
             ranks=ranks,
             start=options.start,
             teacher=teacher,
+            cache=options.cache,
+            licence=options.licence,
         )
 
 

@@ -4,6 +4,8 @@ Every random number comes from one CPU generator, so that an epoch is a function
 the device and however the batch was reached.
 """
 
+import math
+
 import torch
 from torch import Generator, Tensor
 from torch.nn import functional as F
@@ -47,6 +49,22 @@ def shift(images: Tensor, pixels: int, generator: Generator) -> Tensor:
     return moved.permute(0, 3, 1, 2)
 
 
+def crop_and_resize(images: Tensor, size: tuple[int, int], least: float, generator: Generator) -> Tensor:
+    """A random part of each image, `least` of its area or more and up to 4:3 out of shape, at `size`.
+
+    With `least` 1 it is the whole image. What comes out is float, in the range of what came in.
+    """
+    batch = len(images)
+    area = least + (1 - least) * torch.rand((batch, 1), generator=generator)
+    shape = torch.exp(_uniform((batch, 1), math.log(4 / 3) / 2 if least < 1 else 0.0, generator))
+    sides = (area.sqrt() * torch.cat([shape, 1 / shape], 1)).clamp_max(1)  # width and height, of the image's
+    matrix = torch.zeros(batch, 2, 3)
+    matrix[:, 0, 0], matrix[:, 1, 1] = sides[:, 0], sides[:, 1]
+    matrix[:, :, 2] = (1 - sides) * _uniform((batch, 2), 1.0, generator)
+    grid = F.affine_grid(matrix, [batch, 3, *size], align_corners=False)
+    return F.grid_sample(images.float(), grid, padding_mode="border", align_corners=False)
+
+
 def erase_squares(images: Tensor, part: float, generator: Generator) -> Tensor:
     """Put mid grey over a square of `part` of each image's side, its centre anywhere within the image."""
     batch, _, height, width = images.shape
@@ -85,8 +103,9 @@ def warp(
     grid = F.affine_grid(matrix, [batch, 3, height, width], align_corners=False)
     warped = F.grid_sample(images, grid, padding_mode="reflection", align_corners=False)
     known = (targets != IGNORED).float()
-    road = (targets == 1).float()
-    planes = F.grid_sample(torch.stack([known, road], 1), grid, mode="nearest", align_corners=False)
+    planes = F.grid_sample(
+        torch.stack([known, targets.float()], 1), grid, mode="nearest", align_corners=False
+    )
     return warped, torch.where(planes[:, 0] > 0.5, planes[:, 1], float(IGNORED)).to(torch.uint8)
 
 

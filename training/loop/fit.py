@@ -9,14 +9,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from quatserve.training.data import listing
 from quatserve.training.errors import UserError
 from quatserve.training.loop import run as runs
-from quatserve.training.loop.batches import read_data
 from quatserve.training.loop.checkpoint import read_tensors, write_tensors
 from quatserve.training.loop.curves import draw_curves
 from quatserve.training.loop.distillation import OnlineTeacher
 from quatserve.training.loop.progress import EpochProgress
 from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.sources import Source, labels, prepare, read_data
 from quatserve.training.loop.trainer import Trainer
 from quatserve.training.recipes.schema import Recipe, as_json
 
@@ -33,17 +34,22 @@ def fit(
     ranks: Ranks,
     start: Path | None = None,
     teacher: Path | None = None,
+    cache: Path | None = None,
+    licence: str = "",
 ) -> None:
     """Train `recipe` into the directory `run`; with `resume`, from its last finished epoch.
 
     It begins with random weights, or with those of the finished run `start`, as far as they fit. Where the
-    recipe distils, it learns from the finished run `teacher` as well.
+    recipe distils, it learns from the finished run `teacher` as well. A user's own images, whose `licence`
+    goes with the run, are decoded into `cache`, or beside the run.
     """
     if recipe.batch_size % ranks.size:
         raise UserError(f"a batch of {recipe.batch_size} cannot be shared by {ranks.size} processes equally")
     resume = resume or ranks.restarted
     _check_teacher(recipe, teacher)
-    config = runs.new_config(recipe, seed, start, teacher)
+    config = dataclasses.replace(
+        runs.new_config(recipe, seed, start, teacher), labels=labels(recipe, data), licence=licence
+    )
     if resume:
         config = _with_its_start(config, run)
     ranks.on_first_rank(lambda: _admit(run, config, resume=resume))
@@ -60,9 +66,12 @@ def fit(
     goes_on = resume and begun
     if not goes_on:
         _check_history(config)
-    source = read_data(recipe, data)
+    source = Source(data, run, cache)
+    ranks.first_does(lambda: prepare(recipe, source, progress=sys.stderr.isatty()))
+    _check_unseen(run, [earlier for earlier in (start, teacher) if earlier])
     online = None if teacher is None else OnlineTeacher(runs.load_teacher(teacher), device, compiled=compiled)
-    trainer = Trainer(recipe, seed, source, device, compiled=compiled, ranks=ranks, teacher=online)
+    examples = read_data(recipe, source)
+    trainer = Trainer(recipe, seed, examples, device, compiled=compiled, ranks=ranks, teacher=online)
     rows = _restore(trainer, run) if goes_on else []
     if start is not None and not goes_on:
         _begin_with(trainer, start)
@@ -96,7 +105,8 @@ def _admit(run: Path, config: runs.RunConfig, *, resume: bool) -> None:
     elif changed := runs.differences(config, runs.read_config(run)):
         raise UserError(
             f"{run} was started with another configuration ({'; '.join(changed)}): "
-            "repeat its recipe, --epochs, --seed, --from and --teacher, or name another --out"
+            "repeat its recipe, --seed, --from, --teacher and every option that changes the recipe, "
+            "or name another --out"
         )
 
 
@@ -144,7 +154,8 @@ def _check_classes(config: runs.RunConfig) -> None:
     if config.teacher is None:
         return
     recipe, theirs = config.recipe, config.teacher.config.recipe
-    if (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
+    same_labels = config.teacher.config.labels == config.labels
+    if not same_labels or (theirs.dataset, theirs.network.head) != (recipe.dataset, recipe.network.head):
         raise UserError(f"{theirs.name} cannot teach {recipe.name}: it was trained for other classes")
 
 
@@ -165,6 +176,23 @@ def _check_history(config: runs.RunConfig) -> None:
             )
 
 
+def _check_unseen(run: Path, earlier: list[Path]) -> None:
+    """Whether an earlier run was trained on images of a user's folder that this one holds out."""
+    lists = [place / listing.LISTING for place in (run, *earlier)]
+    if not lists[0].is_file():
+        return
+    held = {
+        e.sha256: e.name for e in listing.read_listing(lists[0]) if e.part == listing.HELD_OUT and e.sha256
+    }
+    for path in lists[1:]:
+        for entry in listing.read_listing(path) if path.is_file() else ():
+            if entry.part == listing.TRAINING and not entry.fault and entry.sha256 in held:
+                raise UserError(
+                    f"{path.parent} was trained on {held[entry.sha256]}, which this run holds out: no score "
+                    "would mean anything; hold out as much as it did (--set held_share=SHARE)"
+                )
+
+
 def _begin_with(trainer: Trainer, start: Path) -> None:
     """Load the weights of the run `start`; without its head if that has other classes."""
     network, config = runs.load_network(start)
@@ -172,7 +200,7 @@ def _begin_with(trainer: Trainer, start: Path) -> None:
     if theirs.body != ours.body:
         raise UserError(
             f"{start} holds another network ({theirs}) than {trainer.recipe.name} trains ({ours}): "
-            "--from allows other dilations, another task and other classes, nothing else"
+            "--from allows other dilations, stem strides of 1 and 2, another task and other classes, no more"
         )
     weights = network.state_dict()
     if theirs.head != ours.head:

@@ -41,6 +41,8 @@ class RunConfig:
     imported: dict[str, str] | None = None  # file and digest of weights that were trained elsewhere
     start: "FinishedRun | None" = None  # whose weights it began with; None: random weights
     teacher: "FinishedRun | None" = None  # whose answers it learned from
+    labels: tuple[str, ...] = ()  # the classes of a user's own images
+    licence: str = ""  # of a user's own images
     epochs_done: int | None = None  # set for an unfinished run; not stored in config.json
 
     def as_json(self) -> dict[str, Any]:
@@ -53,11 +55,14 @@ class RunConfig:
             **({"imported": self.imported} if self.imported else {}),
             **({"start": self.start.as_json()} if self.start else {}),
             **({"teacher": self.teacher.as_json()} if self.teacher else {}),
+            **({"labels": list(self.labels)} if self.labels else {}),
+            **({"licence": self.licence} if self.licence else {}),
         }
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "RunConfig":
         fields = data | {"recipe": from_json(data["recipe"]), "later": tuple(data.get("later", ()))}
+        fields["labels"] = tuple(data.get("labels", ()))
         for name in {"start", "teacher"} & data.keys():
             fields[name] = FinishedRun(cls.from_json(data[name]["config"]), data[name]["sha256"])
         return cls(**fields)
@@ -152,6 +157,7 @@ def _identity(config: RunConfig) -> dict[str, Any]:
         "seed": config.seed,
         "from": config.start and config.start.sha256,
         "teacher": config.teacher and config.teacher.sha256,
+        "labels": config.labels,
     }
     return {name: value for name, value in fields.items() if name != "summary"}
 
@@ -171,7 +177,7 @@ def load_network(run: Path, name: str = CHECKPOINT) -> tuple[AnyNetwork, RunConf
     if name == CHECKPOINT and not (run / CHECKPOINT).is_file() and (run / STATE).is_file():
         return _load_unfinished(run, config)
     if not (run / name).is_file():
-        never = name == BEST and not config.recipe.holdout
+        never = name == BEST and not config.recipe.holds_out
         reason = "its recipe holds out nothing to choose them by" if never else "no epoch of the run is done"
         raise UserError(f"{run / name} is missing: {reason}")
     tensors, meaning = read_tensors(run / name)

@@ -2,6 +2,8 @@
 
     input -> components -> HConv3x3 - HBN - ReLU -> blocks -> head
 
+(The stem, the first HConv, may stride by 2, or by 4 with a 7x7 kernel: for photographs, not in the paper.)
+
 A feature map of width w has w real channels: w / d hypercomplex ones, in d blocks, real block first.
 The first stage has n regular blocks at width w; then twice a projection block, which doubles the width,
 with n - 1 regular blocks behind it. n is 2 in the shallow networks and 10 in the deep ones.
@@ -33,7 +35,9 @@ class NetworkConfig:
     task: Task = "classification"
     depth: int = 2  # n: regular blocks of the first stage
     width: int = 32  # real channels of the first stage
-    classes: int = 10  # of a classifier; a segmentation network has one map
+    classes: int = 10  # of a classifier
+    maps: int = 1  # of a segmentation network: one for one foreground class, else background and each class
+    stem_stride: Literal[1, 2, 4] = 1  # large photographs are reduced by this before the blocks
     encoding: Encoding = "learned"
     whiten: bool = True
     dilations: tuple[int, ...] = ()  # one a block, in order; () is 1 throughout
@@ -53,16 +57,29 @@ class NetworkConfig:
             raise ValueError(f"dilation {min(self.dilations)} is too small: use 1 or more")
         if self.classes < 1:
             raise ValueError(f"{self.classes} classes are too few: use 1 or more")
+        if self.maps < 1:
+            raise ValueError(f"{self.maps} maps are too few: use 1 or more")
+        if self.stem_stride not in (1, 2, 4):
+            raise ValueError(f"a stem of stride {self.stem_stride} is unknown: use 1, 2 or 4")
+        if self.task == "segmentation" and self.stem_stride > 1:
+            raise ValueError(
+                f"a stem of stride {self.stem_stride} would shrink the maps of a segmentation network: use 1"
+            )
+
+    @property
+    def stem_kernel(self) -> int:
+        """The side of the stem's kernel; neighbouring windows overlap at every stride."""
+        return max(3, 2 * self.stem_stride - 1)
 
     @property
     def body(self) -> tuple[object, ...]:
-        """What decides the weights of everything but the head; dilations decide none."""
-        return self.algebra, self.depth, self.width, self.encoding, self.whiten
+        """What decides the weights of everything but the head; dilations and strides decide none."""
+        return self.algebra, self.depth, self.width, self.encoding, self.whiten, self.stem_kernel
 
     @property
     def head(self) -> tuple[object, ...]:
         """What decides the weights of the head, besides the width."""
-        return (self.task, self.classes) if self.task == "classification" else (self.task,)
+        return self.task, self.classes if self.task == "classification" else self.maps
 
 
 class Components(nn.Module):
@@ -144,7 +161,7 @@ def join_components(algebra: Algebra, a: Tensor, b: Tensor) -> Tensor:
 
 
 class Network(nn.Module):
-    """(B, 3, H, W) normalised RGB -> (B, classes) logits, or (B, 1, H, W) road logits."""
+    """(B, 3, H, W) normalised RGB -> (B, classes) logits, or (B, maps, H, W)."""
 
     def __init__(self, config: NetworkConfig):
         super().__init__()
@@ -153,7 +170,13 @@ class Network(nn.Module):
         self.components = (
             GreyComponents() if config.encoding == "grey" else Components(algebra, whiten=config.whiten)
         )
-        self.stem = HypercomplexConv2d(algebra, self.components.out_channels, config.width)
+        self.stem = HypercomplexConv2d(
+            algebra,
+            self.components.out_channels,
+            config.width,
+            config.stem_kernel,
+            stride=config.stem_stride,
+        )
         self.norm = HypercomplexBatchNorm2d(algebra, config.width, whiten=config.whiten)
         self.blocks = nn.ModuleList(_blocks(config, algebra))
         self.head = _head(config, 4 * config.width)
@@ -186,5 +209,5 @@ def _blocks(config: NetworkConfig, algebra: Algebra) -> Iterator[Block]:
 
 def _head(config: NetworkConfig, width: int) -> nn.Sequential:
     if config.task == "segmentation":
-        return nn.Sequential(nn.Conv2d(width, 1, 1))
+        return nn.Sequential(nn.Conv2d(width, config.maps, 1))
     return nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(width, config.classes))

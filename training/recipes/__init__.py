@@ -4,7 +4,7 @@ from collections.abc import Callable
 from functools import partial
 
 from quatserve.training.errors import UserError
-from quatserve.training.recipes import cifar, paper, road
+from quatserve.training.recipes import cifar, folder, paper, road
 from quatserve.training.recipes.schema import Dataset, Recipe
 
 
@@ -17,6 +17,8 @@ def _all() -> dict[str, Callable[[], Recipe]]:
         *(partial(cifar.taught, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in ours),
         *(partial(cifar.teacher, *dataset) for dataset in sets),
         *(partial(road.fast, algebra) for algebra in ours),
+        *(partial(folder.classes, algebra) for algebra in ours),
+        *(partial(folder.masks, algebra) for algebra in ours),
         *(partial(paper.cifar, algebra, *kind[:2], deep=kind[2]) for kind in kinds for algebra in theirs),
         *(partial(paper.road, algebra) for algebra in theirs),
     ]

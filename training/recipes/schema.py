@@ -4,9 +4,18 @@ Pydantic dataclasses: validated wherever one is made, `dataclasses.replace` incl
 lives in that task's own part.
 """
 
+import dataclasses
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, NonNegativeFloat, NonNegativeInt, PositiveInt, TypeAdapter
+from pydantic import (
+    ConfigDict,
+    Field,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveInt,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic.dataclasses import dataclass
 
 from quatserve.training.networks.residual import NetworkConfig
@@ -14,18 +23,23 @@ from quatserve.training.networks.teacher import TeacherConfig
 from quatserve.training.recipes.schedule import Schedule
 
 STRICT = ConfigDict(extra="forbid")
-Dataset = Literal["cifar10", "cifar100", "kitti-road"]
+Dataset = Literal["cifar10", "cifar100", "kitti-road", "folder", "masks"]
+SEGMENTED: frozenset[Dataset] = frozenset({"kitti-road", "masks"})
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
 class Classification:
-    """How a classifier's images are varied."""
+    """How a classifier's images are varied, and what its classes weigh."""
 
     kind: Literal["classification"] = "classification"
+    crop: Annotated[float, Field(gt=0, le=1)] = 1.0  # random resized crops keep this part of the area or more
+    margin: Annotated[float, Field(ge=1, le=4)] = 1.0  # photographs are kept this much larger, to be cropped
     shift_pixels: NonNegativeInt = 4  # an image moves by up to this much along each axis
     flip: Literal["none", "random", "alternate"] = "alternate"
+    colour: NonNegativeFloat = 0.0  # strength of exposure, gamma and white balance
     erase: Share = 0.0  # the side of a square that is blotted out, as a part of the image's
+    balance: Literal["none", "weights", "draw"] = "none"  # rare classes: more loss, or more draws
 
 
 @dataclass(frozen=True, kw_only=True, config=STRICT)
@@ -75,6 +89,7 @@ class Recipe:
     clip_norm: Annotated[float, Field(gt=0)] = 1.0
     ema_decay: Share = 0.999  # 0 keeps the last weights instead
     holdout: NonNegativeInt = 0  # of the last training images; of KITTI's, of each category
+    held_share: Share = 0.0  # of each class of a user's own images, instead
     distil: Annotated[float, Field(ge=0, le=1)] = 0.0  # the share of the loss that a teacher's answers have
     teacher: str = ""  # the recipe whose run in `runs/` teaches this one, unless --teacher names another
     precision: Literal["fp32", "bf16"] = "fp32"  # of maps in training; weights, moments and loss are fp32
@@ -85,10 +100,17 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.task.kind != self.network.task:
             raise ValueError(f"a {self.network.task} network does not go with the task {self.task.kind}")
-        if (self.dataset == "kitti-road") != (self.task.kind == "segmentation"):
+        if (self.dataset in SEGMENTED) != (self.task.kind == "segmentation"):
             raise ValueError(f"{self.dataset} does not go with a {self.network.task} network")
         if self.distil and self.task.kind != "classification":
             raise ValueError("distil goes with classifiers only")
+        if self.holdout and self.held_share:
+            raise ValueError(f"holdout {self.holdout} and held_share {self.held_share}: set one of them to 0")
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether some training images are kept for validation."""
+        return self.holdout > 0 or self.held_share > 0
 
     @property
     def paper_network(self) -> NetworkConfig:
@@ -99,6 +121,7 @@ class Recipe:
 
 
 _RECIPE = TypeAdapter(Recipe)
+TAGS = {"classification", "segmentation", "OneCycle", "Steps"}  # of parts, in the places of errors
 
 
 def named(*parts: str) -> str:
@@ -112,16 +135,30 @@ def as_json(recipe: Recipe) -> dict[str, Any]:
 
 
 def from_json(data: dict[str, Any]) -> Recipe:
-    """A recipe from plain data, of this version or of an earlier one."""
+    """A recipe from plain data, of this version or of an earlier one; ValueError in one line."""
     fields = data if "task" in data else _of_flat_recipe(data)
-    return _RECIPE.validate_python(fields | {"network": _network(fields["network"])})
+    try:
+        return _RECIPE.validate_python(fields | {"network": _network(fields["network"])})
+    except ValidationError as error:
+        raise ValueError(_in_one_line(error)) from error
 
 
 def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
-    fields: dict[str, Any] = {
-        name: tuple(value) if isinstance(value, list) else value for name, value in data.items()
-    }
-    return TeacherConfig(**fields) if "kind" in fields else NetworkConfig(**fields)
+    kind = TeacherConfig if "kind" in data else NetworkConfig
+    if strange := data.keys() - {field.name for field in dataclasses.fields(kind)}:
+        raise ValueError(f"no network has {', '.join(sorted(strange))}")
+    return TypeAdapter(kind).validate_python(data)
+
+
+def _in_one_line(error: ValidationError) -> str:
+    """The first fault: field, value and bound."""
+    first, *others = error.errors(include_url=False)
+    field = ".".join(str(part) for part in first["loc"] if part not in TAGS)
+    if field and error.title == NetworkConfig.__name__:
+        field = f"network.{field}"
+    message = first["msg"].removeprefix("Value error, ")
+    named = f"{field} = {first['input']!r}: " if field else ""
+    return named + message + (f" (and {len(others)} more)" if others else "")
 
 
 # Earlier versions kept the parts of both tasks side by side, and had fields that no recipe has any more.

@@ -19,7 +19,7 @@ from quatserve.training.data.kitti import (
     target_of,
 )
 from quatserve.training.errors import UserError
-from quatserve.training.loop.batches import RoadData
+from quatserve.training.loop.sources import Source, read_data
 from quatserve.training.recipes.schema import Segmentation
 from tests.training.tiny_data import road_recipe, write_frames
 
@@ -145,7 +145,7 @@ def test_an_unreadable_image_is_named(tmp_path: Path, content: bytes) -> None:
 def test_frames_are_smaller_at_first_and_never_where_they_are_scored(tmp_path: Path) -> None:
     write_frames(tmp_path)
     growing = Segmentation(sizes=((0.0, 0.5), (0.5, 1.0)))
-    data = RoadData(road_recipe(epochs=2, task=growing, height=12, width=40), tmp_path)
+    data = read_data(road_recipe(epochs=2, task=growing, height=12, width=40), Source(tmp_path))
     epochs = [data.epoch(number, seed=0).batches for number in range(2)]
     sizes = [{tuple(batch.inputs.shape[2:]) for batch in batches} for batches in epochs]
     assert sizes == [{(6, 20)}, {(12, 40)}]
@@ -159,7 +159,7 @@ def test_a_recipe_with_shadows_trains_with_them_and_scores_without(tmp_path: Pat
     pictures = {}
     for shadow in (0.0, 0.9):
         only = Segmentation(flip=False, shadow=shadow)
-        data = RoadData(road_recipe(task=only, holdout=1), tmp_path)
+        data = read_data(road_recipe(task=only, holdout=1), Source(tmp_path))
         held_out = data.validation()
         assert held_out is not None
         trained = torch.cat([batch.inputs for epoch in range(4) for batch in data.epoch(epoch, 0).batches])

@@ -14,15 +14,16 @@ from torch.nn import functional as F
 from quatserve.training import recipes
 from quatserve.training.commands.main import main
 from quatserve.training.data.augment import normalise
-from quatserve.training.data.cifar import LabelledImages
 from quatserve.training.errors import UserError
 from quatserve.training.loop import distillation
 from quatserve.training.loop import run as runs
-from quatserve.training.loop.batches import Batch, CifarData
+from quatserve.training.loop.batches import Batch, Examples
 from quatserve.training.loop.checkpoint import read_tensors, write_tensors
 from quatserve.training.loop.distillation import TEMPERATURE, OnlineTeacher, divergences, has_fast_bf16
 from quatserve.training.loop.fit import fit
+from quatserve.training.loop.labelled import LabelledData
 from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.sources import Source, read_data
 from quatserve.training.loop.trainer import Trainer
 from quatserve.training.networks.residual import Network
 from quatserve.training.recipes.schedule import OneCycle
@@ -67,7 +68,7 @@ def test_its_gradient_is_as_large_as_that_of_labels() -> None:
 
 
 def test_the_loss_mixes_labels_and_answers(data: Path) -> None:
-    source = CifarData(TAUGHT, data)
+    source = read_data(TAUGHT, Source(data))
     logits, answers = torch.randn(2, 3, 10, generator=torch.Generator().manual_seed(0))
     labels = torch.tensor([1, 2, 3])
     expected = 0.1 * F.cross_entropy(logits, labels) + 0.9 * divergences(logits, answers).mean()
@@ -96,7 +97,7 @@ def test_the_teacher_answers_about_the_very_batch_that_the_student_sees(
 ) -> None:
     """The same shifts and flips: the inputs of both are equal to the bit."""
     brightness, seen = Brightness(), []
-    source = CifarData(TAUGHT, data)
+    source = read_data(TAUGHT, Source(data))
     trainer = Trainer(
         TAUGHT, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks(), teacher=online(brightness)
     )
@@ -110,9 +111,10 @@ def test_a_student_comes_to_answer_as_its_teacher_does(data: Path) -> None:
     """About each image, where the labels, all of one class, say nothing and weigh nothing."""
     unchanged = Classification(flip="none", shift_pixels=0)
     recipe = dataclasses.replace(TAUGHT, distil=1.0, epochs=10, schedule=OneCycle(peak=0.1), task=unchanged)
-    source = CifarData(recipe, data)
-    levels = torch.linspace(0, 255, len(source.train)).to(torch.uint8).reshape(-1, 1, 1, 1)
-    source.train = LabelledImages(levels.repeat(1, 3, 32, 32), torch.full((len(levels),), 5))
+    source = read_data(recipe, Source(data))
+    assert isinstance(source, LabelledData)
+    levels = torch.linspace(0, 255, len(source.train.truth)).to(torch.uint8).reshape(-1, 1, 1, 1)
+    source.train = Examples(levels.repeat(1, 3, 32, 32), torch.full((len(levels),), 5))
     teacher = online(Brightness())
     trainer = Trainer(recipe, 0, source, torch.device("cpu"), compiled=False, ranks=Ranks(), teacher=teacher)
     for epoch in range(recipe.epochs):

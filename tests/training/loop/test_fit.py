@@ -21,10 +21,10 @@ from quatserve.training.commands.main import main
 from quatserve.training.data.augment import normalise
 from quatserve.training.errors import UserError
 from quatserve.training.loop import run as runs
-from quatserve.training.loop.batches import read_data
 from quatserve.training.loop.checkpoint import read_tensors, write_tensors
 from quatserve.training.loop.fit import fit
 from quatserve.training.loop.ranks import Ranks
+from quatserve.training.loop.sources import Source, read_data
 from quatserve.training.recipes.schedule import OneCycle
 from quatserve.training.recipes.schema import Classification, Recipe
 from tests.training.tiny_command import interrupt_at, tiny_recipes
@@ -120,7 +120,7 @@ def test_the_seed_decides_everything(data: Path, undisturbed: Path, tmp_path: Pa
 @pytest.mark.parametrize("name", ["tiny-cifar", "tiny-road"])
 def test_an_epoch_draws_from_its_own_generator_only(data: Path, name: str) -> None:
     """Global state before: without influence. Global state after: as before. The number decides the epoch."""
-    source = read_data(tiny_recipes()[name], data)
+    source = read_data(tiny_recipes()[name], Source(data))
 
     def epoch(number: int, seed: int = 0) -> list[torch.Tensor]:
         return [part for batch in source.epoch(number, seed).batches for part in batch if part is not None]
@@ -141,7 +141,7 @@ def test_a_recipe_that_erases_trains_with_it_and_scores_without(data: Path) -> N
     for erase in (0.0, 0.5):
         source = read_data(
             dataclasses.replace(recipe, task=Classification(flip="none", shift_pixels=0, erase=erase)),
-            data,
+            Source(data),
         )
         held_out = source.validation()
         assert held_out is not None

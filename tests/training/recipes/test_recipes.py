@@ -54,7 +54,7 @@ def test_every_network_of_the_paper_has_a_fast_recipe() -> None:
         ("distil", 1.1, "less than or equal to 1"),
         ("precision", "fp8", "'fp32' or 'bf16'"),
         ("checkpoint", "bf16", "'fp32' or 'fp16'"),
-        ("dataset", "mnist", "'cifar10', 'cifar100' or 'kitti-road'"),
+        ("dataset", "mnist", "'cifar10', 'cifar100', 'kitti-road', 'folder' or 'masks'"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name_and_bound(field: str, value: object, message: str) -> None:
