@@ -20,7 +20,7 @@ from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 from tqdm import tqdm
 
-from quatserve.service.imaging.images import ImageError, Resize, Target, decode, fit
+from quatserve.service.imaging.images import ImageError, Resize, Target, decode, resize
 from quatserve.training.errors import UserError
 
 MAX_PIXELS = 100_000_000
@@ -66,7 +66,7 @@ class Photographs:
         if min(rgb.size) < self.least:
             raise BadImageError(f"{rgb.width} x {rgb.height} pixels: tiny, under {self.least} a side")
         rule = Resize.CENTRE_SQUARE if self.square else Resize.STRETCH
-        return fit(rgb, Target(self.height, self.width, rule)), rgb.size
+        return resize(rgb, Target(self.height, self.width, rule)), rgb.size
 
 
 def fill(

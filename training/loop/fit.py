@@ -67,7 +67,7 @@ def fit(
     if not goes_on:
         _check_history(config)
     source = Source(data, run, cache)
-    ranks.first_does(lambda: prepare(recipe, source, progress=sys.stderr.isatty()))
+    ranks.on_first_rank(lambda: prepare(recipe, source, progress=sys.stderr.isatty()))
     _check_unseen(run, [earlier for earlier in (start, teacher) if earlier])
     online = None if teacher is None else OnlineTeacher(runs.load_teacher(teacher), device, compiled=compiled)
     examples = read_data(recipe, source)

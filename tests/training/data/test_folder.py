@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from quatserve.service.imaging.images import Resize, Target, decode, fit
+from quatserve.service.imaging.images import Resize, Target, decode, resize
 from quatserve.training.data.folder import FolderImages, FolderLayout, class_names, read_folder
 from quatserve.training.data.listing import HELD_OUT, TRAINING, Entry
 from quatserve.training.errors import UserError
@@ -58,7 +58,7 @@ def test_pixels_are_those_of_the_service(photos: Path) -> None:
     for part, side, found in ((HELD_OUT, 16, images.held), (TRAINING, 20, images.train)):
         for name, pixels in zip(names_of(images, part), found.images, strict=True):
             rgb = decode((photos / name).read_bytes(), 10_000)
-            expected = fit(rgb, Target(side, side, Resize.CENTRE_SQUARE))
+            expected = resize(rgb, Target(side, side, Resize.CENTRE_SQUARE))
             assert np.array_equal(pixels.permute(1, 2, 0).numpy(), expected)
 
 

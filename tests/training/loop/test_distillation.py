@@ -5,6 +5,7 @@ import hashlib
 import math
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -44,7 +45,7 @@ def teacher(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def train(data: Path, run: Path, *, recipe: Recipe = TAUGHT, resume: bool = False, **sources: Path) -> None:
+def train(data: Path, run: Path, *, recipe: Recipe = TAUGHT, resume: bool = False, **sources: Any) -> None:
     device = torch.device("cpu")
     fit(recipe, data, run, seed=0, device=device, compiled=False, resume=resume, ranks=Ranks(), **sources)
 
