@@ -147,8 +147,8 @@ def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
     kind = TeacherConfig if "kind" in data else NetworkConfig
     if strange := data.keys() - {field.name for field in dataclasses.fields(kind)}:
         raise ValueError(f"no network has {', '.join(sorted(strange))}")
-    network: NetworkConfig | TeacherConfig = TypeAdapter(kind).validate_python(data)
-    return network
+    adapter: TypeAdapter[NetworkConfig | TeacherConfig] = TypeAdapter(kind)
+    return adapter.validate_python(data)
 
 
 def _in_one_line(error: ValidationError) -> str:
