@@ -31,7 +31,7 @@ from benchmarks.speed.raw import model_file, raw_session  # noqa: E402
 from benchmarks.speed.undisturbed import undisturbed  # noqa: E402
 from quatserve.service.artifact import INPUT_NAME, Precision  # noqa: E402
 from quatserve.service.engine.cpus import usable_cpus  # noqa: E402
-from quatserve.service.engine.versions import versions_on_disk  # noqa: E402
+from quatserve.service.engine.versions import read_repository  # noqa: E402
 
 MODEL, BATCH, LEAST = "cifar10-quaternion", 32, 0.9
 TOGETHER, ABREAST = "onnxruntime, one run on all cores", "onnxruntime, one run on each core"
@@ -77,7 +77,8 @@ def command_rate(models_dir: Path, folder: Path, count: int, out: Path) -> float
 
 def measure(options: argparse.Namespace) -> Figures:
     model = model_file(
-        options.models_dir / MODEL / str(versions_on_disk(options.models_dir)[MODEL][0]), Precision.FP32
+        options.models_dir / MODEL / str(read_repository(options.models_dir).versions[MODEL][0]),
+        Precision.FP32,
     )
     assert model is not None  # every artifact has one
     images, figures = cifar_images(options.images), Figures()

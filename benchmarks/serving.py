@@ -31,7 +31,7 @@ from benchmarks.speed.servers import Server, litserve, litserve_version, our_ser
 from benchmarks.speed.undisturbed import OTHERS_LIMIT, undisturbed  # noqa: E402
 from benchmarks.speed.wrk import FORM, as_form, wrk  # noqa: E402
 from quatserve.service.artifact import Precision, read_description  # noqa: E402
-from quatserve.service.engine.versions import versions_on_disk  # noqa: E402
+from quatserve.service.engine.versions import read_repository  # noqa: E402
 from quatserve.service.settings import Settings  # noqa: E402
 
 BATCH, CONNECTIONS, SEGMENT_CONNECTIONS = 32, 32, 4
@@ -39,7 +39,7 @@ PNG = "image/png"
 
 
 def artifact(options: argparse.Namespace, name: str) -> Path:
-    directory: Path = options.models_dir / name / str(versions_on_disk(options.models_dir)[name][0])
+    directory: Path = options.models_dir / name / str(read_repository(options.models_dir).versions[name][0])
     return directory
 
 

@@ -95,7 +95,7 @@ def test_several_models_of_a_task_need_a_default(start: Start, tmp_path: Path) -
 
 
 def test_cuda_refuses_to_start_where_there_is_none(models_dir: Path) -> None:
-    with pytest.raises(AssertionError, match="service: device cuda: "):
+    with pytest.raises(AssertionError, match="error: device cuda: "):
         RunningService(models_dir, device="cuda")
 
 
@@ -108,7 +108,7 @@ def test_if_nothing_can_be_served_each_reason_names_its_model(tmp_path: Path) ->
         )
     with pytest.raises(AssertionError) as told:
         RunningService(tmp_path)
-    line = str(told.value).split("service: models directory")[1]
+    line = str(told.value).split("error: models directory")[1]
     assert line.count("/odd/1/") == line.count("/even/1/") == 1
 
 
