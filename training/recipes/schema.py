@@ -144,7 +144,7 @@ def from_json(data: dict[str, Any]) -> Recipe:
 
 
 def _network(data: dict[str, Any]) -> NetworkConfig | TeacherConfig:
-    kind = TeacherConfig if "kind" in data else NetworkConfig
+    kind: type[NetworkConfig | TeacherConfig] = TeacherConfig if "kind" in data else NetworkConfig
     if strange := data.keys() - {field.name for field in dataclasses.fields(kind)}:
         raise ValueError(f"no network has {', '.join(sorted(strange))}")
     adapter: TypeAdapter[NetworkConfig | TeacherConfig] = TypeAdapter(kind)
