@@ -1,6 +1,6 @@
 """Measure the network of a run; of an unfinished one, its average so far.
 
-Classification: the error on the test set, with and without averaging over mirror images, and the picture
+Classification: the error on the test set (of your own images, those held out), with and without averaging over mirror images, and the picture
 confusion.png. Road: IoU, soft Dice and the figures of the KITTI benchmark, pooled over all valid pixels, at
 the network's size and at the frames' size, and the picture overlays.png. Pictures go into RUN, with the
 figures in evaluation.json. Maps are upsampled to the frames' size as the service upsamples them.
@@ -23,7 +23,9 @@ from quatserve.training.commands.arguments import (
 NAME = "evaluate"
 EXAMPLES = """examples:
   quatserve evaluate runs/mine --data data
-  quatserve evaluate runs/road --data data --split all --json"""
+  quatserve evaluate runs/road --data data --split all --json
+  quatserve evaluate runs/photos --data photos
+  quatserve evaluate runs/photos --data other-photos --split all"""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -32,9 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--split",
         choices=("test", "held-out", "training", "all"),
-        help="CIFAR: test or held-out; KITTI: held-out or all; both: training, to see how well it knows what "
-        "it was trained on; default: what was not trained on; for imported weights, where that is unknown, "
-        "all frames",
+        help="CIFAR: test or held-out; KITTI: held-out or all; your own images: held-out as the run recorded "
+        "them, or all of any such folder; every data set: training, to see how well it knows what it was "
+        "trained on; default: what was not trained on; for imported weights, where that is unknown, all frames",
     )
     parser.add_argument(
         "--weights",

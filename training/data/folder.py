@@ -5,6 +5,7 @@ image is skipped, and named, if it cannot be read, is tiny, is a copy of another
 class without a usable image is refused.
 """
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ from quatserve.training.data.store import ENLARGEMENT, Photographs
 from quatserve.training.errors import UserError
 
 IMAGES = "images"
+ALL = "all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +102,30 @@ def read_folder(
     names = sorted({entry.label for entry in entries})
     _check_classes(data, names, entries)
     return FolderImages(entries, *(_part(place, part, names, entries) for part in (TRAINING, HELD_OUT)))
+
+
+def read_part(
+    data: Path, recorded: Sequence[Entry], part: str, layout: FolderLayout, names: Sequence[str], cache: Path
+) -> LabelledImages:
+    """One part of a run's images as the network is served them; "all" is every image of any such folder."""
+    if part == ALL:
+        wanted = list_images(data, dataclasses.replace(layout, holdout=0, held_share=0.0))
+    else:
+        wanted = tuple(entry for entry in recorded if entry.part == part and not entry.fault)
+        if not any((data / entry.name).exists() for entry in wanted):
+            raise UserError(
+                f"{data} has none of the run's {len(wanted):,} {part} images: --data is the folder that it "
+                f"was begun with, and --split {ALL} takes every image of another"
+            )
+    strange = sorted({entry.label for entry in wanted} - set(names))
+    if strange:
+        raise UserError(f"{data / strange[0]} is no class of the run: it knows {', '.join(names)}")
+    entries = tuple(Entry(TRAINING, entry.label, entry.name) for entry in wanted)
+    parts = {TRAINING: _photographs(layout, 1.0)}
+    place, found = ingest(entries, parts, cache, lambda entry: [data / entry.name], progress=False)
+    if part != ALL:
+        check_unchanged([dataclasses.replace(entry, part=TRAINING) for entry in wanted], found, data)
+    return _part(place, TRAINING, names, found)
 
 
 def _photographs(layout: FolderLayout, margin: float) -> Part:

@@ -10,7 +10,7 @@ from tqdm import tqdm
 from quatserve.training.data.cifar import LabelledImages
 from quatserve.training.loop.prediction import Images, Predictor
 
-BATCH = 250
+BATCH_PIXELS = 250 * 32 * 32
 
 
 @dataclass(frozen=True)
@@ -56,8 +56,9 @@ def both_views(
     """Return probabilities for the images, and for their mirror images."""
     plain, mirrored = [], []
     with tqdm(total=len(images), desc=title, unit="img", disable=not progress, leave=False) as bar:
-        for start in range(0, len(images), BATCH):
-            part = images[start : start + BATCH]
+        size = max(1, BATCH_PIXELS // (images.shape[1] * images.shape[2]))
+        for start in range(0, len(images), size):
+            part = images[start : start + size]
             plain.append(predict(part))
             mirrored.append(predict(np.ascontiguousarray(part[:, :, ::-1])))
             bar.update(len(part))

@@ -1,12 +1,14 @@
 """Evaluates the finished network of a run directory, and leaves the figures and a picture in it."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from quatserve.training.data import cifar, kitti
+from quatserve.training.data import cifar, folder, kitti
+from quatserve.training.data.listing import HELD_OUT, TRAINING
 from quatserve.training.errors import UserError
 from quatserve.training.evaluation.confusion_picture import draw_confusion
 from quatserve.training.evaluation.labels import evaluate_labels
@@ -14,7 +16,8 @@ from quatserve.training.evaluation.overlay_picture import draw_overlays
 from quatserve.training.evaluation.road import evaluate_road
 from quatserve.training.loop.checkpoint import write_bytes
 from quatserve.training.loop.prediction import Predictor, predictor
-from quatserve.training.loop.run import CHECKPOINT, load_network
+from quatserve.training.loop.run import CHECKPOINT, RunConfig, load_network
+from quatserve.training.loop.sources import Source, folder_layout
 from quatserve.training.recipes.schema import Recipe
 
 EVALUATION, CONFUSION, OVERLAYS = "evaluation.json", "confusion.png", "overlays.png"
@@ -33,7 +36,9 @@ def evaluate_run(
     """Return every figure as plain data, and write them into `run`."""
     network, config = load_network(run, weights)
     recipe, predict = config.recipe, predictor(network, device)
-    if recipe.dataset == "kitti-road":
+    if recipe.dataset == "folder":
+        found = _evaluate_folder(run, predict, config, data, split, progress)
+    elif recipe.dataset == "kitti-road":
         found = _evaluate_road(run, predict, recipe, data, split, threshold, progress)
     else:
         found = _evaluate_labels(run, predict, recipe, data, split, progress)
@@ -76,7 +81,36 @@ def _evaluate_labels(
 ) -> dict[str, Any]:
     split = split or "test"
     names = cifar.read_label_names(cifar.LAYOUTS[recipe.dataset], data)
-    result = evaluate_labels(predict, labelled_split(recipe, data, split), progress=progress)
+    return _score(run, predict, recipe, labelled_split(recipe, data, split), names, split, progress)
+
+
+def _evaluate_folder(
+    run: Path, predict: Predictor, config: RunConfig, data: Path, split: str | None, progress: bool
+) -> dict[str, Any]:
+    """The images are decoded into a directory that is removed afterwards."""
+    recipe = config.recipe
+    split = split or (HELD_OUT if recipe.holds_out else folder.ALL)
+    if split == "test":
+        raise UserError(
+            f"{recipe.name} has no split 'test': use --split {HELD_OUT} or {TRAINING}, "
+            f"or --split {folder.ALL} for every image of a folder of test images"
+        )
+    recorded, layout = Source(data, run).recorded, folder_layout(recipe)
+    with tempfile.TemporaryDirectory(prefix=".evaluated-", dir=run) as cache:
+        images = folder.read_part(data, recorded, split, layout, config.labels, Path(cache))
+        return _score(run, predict, recipe, images, config.labels, split, progress)
+
+
+def _score(
+    run: Path,
+    predict: Predictor,
+    recipe: Recipe,
+    images: cifar.LabelledImages,
+    names: tuple[str, ...],
+    split: str,
+    progress: bool,
+) -> dict[str, Any]:
+    result = evaluate_labels(predict, images, progress=progress)
     title = f"{recipe.name}, {split}: error {result.error:.2%}, {result.flip_error:.2%} with flip averaging"
     draw_confusion(result.confusion, names, title, run / CONFUSION)
     return {"split": split, "scores": result.as_json(), "picture": CONFUSION}

@@ -13,6 +13,7 @@ from quatserve.training.commands.main import main
 from quatserve.training.data import cifar
 from quatserve.training.data.listing import HELD_OUT, LISTING, TRAINING, read_listing
 from quatserve.training.errors import UserError
+from quatserve.training.evaluation.report import CONFUSION, EVALUATION
 from quatserve.training.loop import run as runs
 from quatserve.training.loop.batches import Examples
 from quatserve.training.loop.checkpoint import read_tensors
@@ -234,3 +235,59 @@ def test_a_damaged_list_of_images_is_named(photos: Path, finished: Path, tmp_pat
     (tmp_path / LISTING).write_text("a\tb\n")
     with pytest.raises(UserError, match=rf"{LISTING} is no list of images"):
         read_data(runs.read_config(finished).recipe, Source(photos, tmp_path))
+
+
+def evaluated(run: Path, data: Path, *options: str) -> dict[str, Any]:
+    assert main(["evaluate", str(run), "--data", str(data), "--device", "cpu", *options]) == 0
+    report: dict[str, Any] = json.loads((run / EVALUATION).read_text())
+    return report
+
+
+def test_a_run_is_scored_on_what_it_held_out(photos: Path, finished: Path) -> None:
+    """As the last epoch was: the same images, the same average."""
+    report = evaluated(finished, photos)
+    assert report["split"] == HELD_OUT
+    assert report["scores"]["images"] == 7
+    assert report["scores"]["error"] == runs.read_metrics(finished)[-1]["validation_score"]
+    confusion = torch.tensor(report["scores"]["confusion"])
+    assert confusion.sum(1).tolist() == [2, 4, 1]
+    assert (finished / CONFUSION).is_file()
+    assert not list(finished.glob(".evaluated*"))
+
+
+def test_a_run_is_scored_on_another_folder(finished: Path, tmp_path: Path) -> None:
+    """Which need not have every class, and may have more than the usual trouble."""
+    other = write_photographs(tmp_path / "other", {"dogs": 3, "emus": 5}, seed=77)
+    (other / "dogs" / "bad.jpg").write_bytes(b"x")
+    report = evaluated(finished, other, "--split", "all")
+    assert torch.tensor(report["scores"]["confusion"]).sum(1).tolist() == [0, 3, 5]
+    assert evaluated(finished, other, "--split", "all")["scores"] == report["scores"]
+
+
+@pytest.mark.parametrize(
+    ("classes", "options", "message"),
+    [
+        ({"cats": 2, "dogs": 2}, [], "has none of the run's 7 held-out images"),
+        (
+            {"cats": 2, "newts": 2},
+            ["--split", "all"],
+            "newts is no class of the run: it knows cats, dogs, emus",
+        ),
+        ({"cats": 2, "dogs": 2}, ["--split", "test"], "folder-quaternion has no split 'test'"),
+    ],
+)
+def test_a_folder_that_cannot_be_scored_is_refused(
+    finished: Path,
+    tmp_path: Path,
+    classes: dict[str, int],
+    options: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    other = tmp_path / "other"
+    write_photographs(other, {f"{name}": count for name, count in classes.items()}, seed=500)
+    for name in classes:
+        for path in (other / name).iterdir():
+            path.rename(path.with_name(f"other-{path.name}"))
+    assert main(["evaluate", str(finished), "--data", str(other), "--device", "cpu", *options]) == 2
+    assert message in capsys.readouterr().err
