@@ -11,12 +11,16 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from quatserve.service.artifact_files import read_regular
 from quatserve.service.errors import ArtifactError
 
 SCHEMA_VERSION: Final = 1
 DESCRIPTION_FILE = "model.json"
 PROBE_FILE: Final = "probe.npz"
+MAX_PROBE_BYTES = 2**27  # the file, and its arrays: ten times those of a network of 512 x 512
 CARD_FILE = "README.md"
+MAX_DESCRIPTION_BYTES = 4 * 2**20  # ten thousand labels take less than one
+MAX_GRAPH_BYTES = 2**31 - 1  # of a protobuf message
 INPUT_NAME = "images"
 NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
@@ -28,6 +32,7 @@ class Task(StrEnum):
 
 
 OUTPUT_NAMES = {Task.CLASSIFICATION: "probabilities", Task.SEGMENTATION: "road"}
+MAX_TOLERANCES = {Task.CLASSIFICATION: 0.25, Task.SEGMENTATION: 64.0}  # a quarter of the output's range
 
 
 class Precision(StrEnum):
@@ -52,7 +57,7 @@ class ModelFile(_Strict):
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
     precision: Precision
-    bytes: Annotated[int, Field(gt=0)]
+    bytes: Annotated[int, Field(gt=0, le=MAX_GRAPH_BYTES)]
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     tolerance: Annotated[float, Field(gt=0)]
 
@@ -134,6 +139,7 @@ class Description(_Strict):
             raise ValueError("an artifact always has its fp32 file")
         if len(set(self.labels)) != len(self.labels) or not self.labels:
             raise ValueError("labels must be distinct, and at least one")
+        _check_tolerances(self.task, self.files)
         return self
 
     @property
@@ -142,6 +148,14 @@ class Description(_Strict):
 
     def file(self, precision: Precision) -> ModelFile | None:
         return next((file for file in self.files if file.precision is precision), None)
+
+
+def _check_tolerances(task: Task, files: tuple[ModelFile, ...]) -> None:
+    """A tolerance as large as the outputs would disable the probe."""
+    most = MAX_TOLERANCES[task]
+    for file in files:
+        if file.tolerance > most:
+            raise ValueError(f"{file.name}: the tolerance is {file.tolerance:g}, at most {most:g} is allowed")
 
 
 def first_fault(error: ValidationError) -> str:
@@ -155,7 +169,7 @@ def read_description(directory: Path) -> Description:
     """Read and validate `directory/model.json`; its name and version must match the path."""
     path = directory / DESCRIPTION_FILE
     try:
-        description = Description.model_validate_json(path.read_bytes())
+        description = Description.model_validate_json(read_regular(path, MAX_DESCRIPTION_BYTES))
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
     except ValidationError as error:
@@ -168,10 +182,10 @@ def read_description(directory: Path) -> Description:
     return description
 
 
-def read_verified(path: Path, sha256: str) -> bytes:
+def read_verified(path: Path, sha256: str, max_bytes: int) -> bytes:
     """Read a file once, check its digest, and return those bytes: they cannot change in between."""
     try:
-        data = path.read_bytes()
+        data = read_regular(path, max_bytes)
     except OSError as error:
         raise ArtifactError(f"{path}: cannot be read ({error.strerror})") from error
     found = hashlib.sha256(data).hexdigest()
@@ -183,5 +197,5 @@ def read_verified(path: Path, sha256: str) -> bytes:
 def verify_digests(directory: Path, description: Description) -> None:
     """Check that every file in the description exists and has its digest."""
     for file in description.files:
-        read_verified(directory / file.name, file.sha256)
-    read_verified(directory / description.probe.name, description.probe.sha256)
+        read_verified(directory / file.name, file.sha256, file.bytes)
+    read_verified(directory / description.probe.name, description.probe.sha256, MAX_PROBE_BYTES)

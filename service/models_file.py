@@ -7,13 +7,13 @@ It is optional, and so is every field. It is read at the start and on every resc
 go back to an earlier version.
 """
 
-import stat
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from quatserve.service.artifact import NAME_PATTERN, Task, first_fault
+from quatserve.service.artifact_files import read_regular
 from quatserve.service.errors import SettingsError
 
 MODELS_FILE: Final = "models.json"
@@ -36,10 +36,7 @@ def read_models_file(models_dir: Path) -> ModelsFile:
     """Read the file; without one, return an empty ModelsFile. SettingsError names what is wrong."""
     path = models_dir / MODELS_FILE
     try:
-        status = path.stat()
-        if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_BYTES:
-            raise SettingsError(f"{path}: must be a regular file of at most {MAX_BYTES:,} bytes")
-        return ModelsFile.model_validate_json(path.read_bytes())
+        return ModelsFile.model_validate_json(read_regular(path, MAX_BYTES))
     except FileNotFoundError:
         return ModelsFile()
     except OSError as error:

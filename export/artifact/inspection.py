@@ -17,7 +17,9 @@ def inspect(directory: Path) -> dict[str, Any]:
     """Return model.json, the operators of every file and the sizes before and after folding."""
     description = read_description(directory)
     graphs = {
-        file.precision.value: onnx.load_from_string(read_verified(directory / file.name, file.sha256))
+        file.precision.value: onnx.load_from_string(
+            read_verified(directory / file.name, file.sha256, file.bytes)
+        )
         for file in description.files
     }
     return {

@@ -10,7 +10,14 @@ from numpy.typing import NDArray
 
 from quatserve.export.proof.contract import check_graph
 from quatserve.export.proof.runtime import run, session_of
-from quatserve.service.artifact import Description, ModelFile, Precision, read_description, read_verified
+from quatserve.service.artifact import (
+    MAX_PROBE_BYTES,
+    Description,
+    ModelFile,
+    Precision,
+    read_description,
+    read_verified,
+)
 from quatserve.service.errors import ArtifactError
 from quatserve.training.loop.prediction import Images
 
@@ -28,7 +35,7 @@ def verify(directory: Path) -> dict[Precision, float]:
 def _verify_file(
     directory: Path, file: ModelFile, description: Description, images: Images, expected: NDArray[np.generic]
 ) -> float:
-    content = read_verified(directory / file.name, file.sha256)
+    content = read_verified(directory / file.name, file.sha256, file.bytes)
     check_graph(_parsed(content, file), file.precision, description)
     session = session_of(content)
     whole = run(session, description.output_name, images)
@@ -61,7 +68,7 @@ def _read_probe(
     directory: Path, description: Description
 ) -> tuple[Images, dict[Precision, NDArray[np.generic]]]:
     path = directory / description.probe.name
-    content = read_verified(path, description.probe.sha256)
+    content = read_verified(path, description.probe.sha256, MAX_PROBE_BYTES)
     try:
         with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
             return arrays["images"], {f.precision: arrays[f.precision.value] for f in description.files}

@@ -83,7 +83,7 @@ def _on_best_device(directory: Path, description: Description, settings: Setting
 def _open(directory: Path, description: Description, settings: Settings, device: Device) -> Model:
     """Open, warm and probe on one device: a failure of any of the three fails the attempt."""
     file = _file(directory, description, choose_precision(settings.precision, description, device))
-    graph = read_verified(directory / file.name, file.sha256)
+    graph = read_verified(directory / file.name, file.sha256, file.bytes)
     probe = read_probe(directory, description, file)
     open_model = _open_on_gpu if device is Device.CUDA else _open_on_cpu
     try:

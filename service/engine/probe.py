@@ -1,6 +1,8 @@
 """The artifact's probe: eight images and the outputs expected of them; a host's only numerical check."""
 
 import io
+import math
+import zipfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,10 +11,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from quatserve.service.artifact import Description, ModelFile, read_verified
+from quatserve.service.artifact import MAX_PROBE_BYTES, Description, ModelFile, read_verified
 from quatserve.service.engine.padding import Images, padded
+from quatserve.service.engine.session import OUTPUT_DTYPES, row_shape
 from quatserve.service.errors import ArtifactError
 
+COUNT = 8  # images
+HEADER_BYTES = 4096  # of an array in the file; numpy writes 128
 Run = Callable[[Images], NDArray[Any]]
 
 
@@ -40,11 +45,29 @@ class Probe:
 
 def read_probe(directory: Path, description: Description, file: ModelFile) -> Probe:
     """The probe with the outputs that are expected of one of the graphs."""
-    data = read_verified(directory / description.probe.name, description.probe.sha256)
+    path = directory / description.probe.name
+    data = read_verified(path, description.probe.sha256, MAX_PROBE_BYTES)
+    image_bytes = description.height * description.width * 3
+    row_bytes = math.prod(row_shape(description)) * OUTPUT_DTYPES[description.task].itemsize
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return Probe(arrays["images"], arrays[file.precision.value], file.tolerance)
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            images = _inflate(archive, "images", COUNT * image_bytes)
+            expected = _inflate(archive, file.precision.value, COUNT * row_bytes)
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
     except Exception as error:  # numpy and zipfile raise half a dozen kinds on a damaged file
-        raise ArtifactError(
-            f"{directory / description.probe.name}: not a whole npz file ({error})"
-        ) from error
+        raise ArtifactError(f"{path}: not a whole npz file ({error})") from error
+    return Probe(images, expected, file.tolerance)
+
+
+def _inflate(archive: zipfile.ZipFile, name: str, max_bytes: int) -> NDArray[Any]:
+    """One array of an npz file. zipfile inflates no more than the size it tells, so bound that size."""
+    member = archive.getinfo(f"{name}.npy")
+    most = min(max_bytes, MAX_PROBE_BYTES) + HEADER_BYTES
+    if member.file_size > most:
+        raise ArtifactError(f"{name} has {member.file_size:,} bytes, at most {most:,} are allowed")
+    if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):  # zipfile bounds no other
+        raise ArtifactError(f"{name} is compressed in another way than numpy's")
+    with archive.open(member) as stream:
+        array: NDArray[Any] = np.lib.format.read_array(stream, allow_pickle=False)
+    return array

@@ -1,5 +1,6 @@
 """One onnxruntime session: where it runs is checked, its output is checked, and a run can be stopped."""
 
+import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 
 from quatserve.service.artifact import INPUT_NAME, Description, Task
 from quatserve.service.engine.cpus import lower_priority
+from quatserve.service.engine.external_data import refuse_external_data
 from quatserve.service.errors import ArtifactError, BadOutputError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
@@ -34,13 +36,22 @@ def session_options(threads: int) -> ort.SessionOptions:
 def load_graph(
     graph: bytes, options: ort.SessionOptions, providers: Sequence[Provider]
 ) -> ort.InferenceSession:
-    """An onnxruntime session that never changes its provider, or ArtifactError."""
+    """An onnxruntime session that never changes its provider and reads no files, or ArtifactError."""
+    refuse_external_data(graph)
+    read_no_files(options)
     try:
         session = ort.InferenceSession(graph, options, providers=providers, enable_fallback=0)
     except Exception as error:  # onnxruntime raises what it likes
         raise ArtifactError(f"onnxruntime cannot load the graph: {first_line(error)}") from error
     session.disable_fallback()  # a failing run must fail, not move to another provider
     return session
+
+
+def read_no_files(options: ort.SessionOptions) -> None:
+    """Let onnxruntime itself refuse what `refuse_external_data` would overlook."""
+    options.add_session_config_entry("session.load_model_format", "ONNX")  # its own format is not checked
+    # Where the tensors outside a graph are read: by default below the working directory. Nothing is here.
+    options.add_session_config_entry("session.model_external_initializers_file_folder_path", os.devnull)
 
 
 def open_on_cpu(graph: bytes, description: Description, threads: int) -> "Session":

@@ -50,6 +50,11 @@ def test_a_good_description_is_read(directory: Path) -> None:
             "an artifact always has its fp32 file",
         ),
         (lambda d: d["files"][0].update(name="../model.onnx"), "files.0.name: "),
+        (lambda d: d["files"][0].update(bytes=2**31), "files.0.bytes: "),
+        (
+            lambda d: d["files"][1].update(tolerance=1e300),
+            "model.int8.onnx: the tolerance is 1e+300, at most 0.25 is allowed",
+        ),
         (lambda d: d.update(version=2), "describes tiny-colours/2, but lies in tiny-colours/1"),
     ],
 )
@@ -70,11 +75,11 @@ def test_a_missing_description_is_one_line(tmp_path: Path) -> None:
 def test_bytes_that_changed_are_not_returned(directory: Path) -> None:
     file = read_description(directory).files[0]
     path = directory / file.name
-    assert read_verified(path, file.sha256) == path.read_bytes()
-    path.write_bytes(path.read_bytes() + b"\0")
+    assert read_verified(path, file.sha256, file.bytes) == path.read_bytes()
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(
         ArtifactError, match=rf"{file.name}: sha256 is .*, model.json says {file.sha256[:12]}"
     ):
-        read_verified(path, file.sha256)
+        read_verified(path, file.sha256, file.bytes)
     with pytest.raises(ArtifactError, match="sha256"):
         verify_digests(directory, read_description(directory))

@@ -107,7 +107,7 @@ def test_a_file_that_is_no_graph_is_refused(tmp_path: Path) -> None:
     directory = write(
         tmp_path, "odd", 1, "classification", (32, 32), {"fp32": b"no graph"}, outputs, images, 1e-4
     )
-    with pytest.raises(ArtifactError, match=r"odd/1/model.onnx: onnxruntime cannot load"):
+    with pytest.raises(ArtifactError, match=r"odd/1/model.onnx: the graph is not protobuf"):
         load_model(directory, SETTINGS)
 
 
