@@ -19,11 +19,12 @@ import onnxruntime as ort
 import torch
 from numpy.typing import NDArray
 
-from quatserve.export.folded import fold
+from quatserve.export.folding import fold
 from quatserve.export.graph import write_graph
+from quatserve.export.interface import Interface
 from quatserve.export.precision.int8 import quantise
 from quatserve.export.proof.scenes import smooth
-from quatserve.service.artifact import INPUT_NAME, Precision
+from quatserve.service.artifact import INPUT_NAME, Precision, Task
 from quatserve.training.data.augment import normalise
 from quatserve.training.networks.residual import Network, NetworkConfig
 
@@ -31,6 +32,7 @@ BATCHES = (1, 32)
 ROUNDS = {1: 400, 32: 60}
 WARM_UP = 5
 SIZE = 32
+INTERFACE = Interface(task=Task.CLASSIFICATION, height=SIZE, width=SIZE)
 Run = Callable[[NDArray[np.uint8]], object]
 QUATERNION, REAL, INT8 = "quaternion, folded", "real, folded", "quaternion, INT8"
 EAGER = "quaternion, torch eager"
@@ -74,7 +76,7 @@ def contestants(threads: int) -> dict[str, Run]:
     images = smooth(64, SIZE, SIZE, 0)
     networks = {algebra: warmed(algebra, images) for algebra in ("quaternion", "real")}
     files = {
-        algebra: write_graph(fold(network), SIZE, SIZE, Precision.FP32).SerializeToString()
+        algebra: write_graph(fold(network), INTERFACE, Precision.FP32).SerializeToString()
         for algebra, network in networks.items()
     }
     return {

@@ -1,157 +1,149 @@
-"""The folded network as an ONNX graph, node by node: uint8 pixels in, probabilities or a uint8 road map out.
+"""Writes a folded module as an ONNX graph: uint8 pixels in, probabilities or a uint8 map out.
 
-    images -> x / 127.5 - 1 -> convolutions -> softmax                     -> probabilities
-                                            -> sigmoid -> round(255 p)     -> road
+    images -> (x / 255 - mean) / std -> folded layers -> logits -> softmax                  -> probabilities
+                                                                -> sigmoid -> round(255 p)  -> road
 
-Written with `onnx.helper` from the folded tensors: the operators and names are ours, and nothing is left to
-an exporter's optimiser. Names follow the network's: the output of node `blocks.0.conv1` is `blocks.0.conv1`.
+`torch.onnx.export` translates, and there is nothing for it to fold. Its names, versions and notes are then
+replaced by ours.
 """
 
-from collections.abc import Sequence
-from typing import Any
+import copy
+import logging
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 
-import numpy as np
 import onnx
-from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
-from torch import nn
+import onnx_ir as ir
+import torch
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from torch import fx, nn
+from torch.nn import functional as F
 
-from quatserve.export.folded import FoldedBlock, FoldedComponents, FoldedNetwork
-from quatserve.service.artifact import INPUT_NAME, OUTPUT_NAMES, Precision, Task
-from quatserve.training.data.augment import PIXEL_SCALE
+from quatserve.export.interface import Interface, Served
+from quatserve.service.artifact import INPUT_NAME, OUTPUT_NAMES, Precision
+from quatserve.training.errors import UserError
 
 OPSET, IR_VERSION = 18, 8  # both of onnx 1.13, early 2023
-PROBABILITY = "probability"  # of road, before it is rounded
-ROAD_LEVELS = 255
-FLOAT_TYPES: dict[Precision, tuple[int, type[np.floating[Any]]]] = {
-    Precision.FP32: (TensorProto.FLOAT, np.float32),
-    Precision.FP16: (TensorProto.FLOAT16, np.float16),
-}
+LOGITS = "logits"  # the value before softmax or sigmoid, float32 at every precision
+DTYPES = {Precision.FP32: torch.float32, Precision.FP16: torch.float16}
+BATCH = "batch"
 
 
-def write_graph(network: FoldedNetwork, height: int, width: int, precision: Precision) -> onnx.ModelProto:
-    """A complete model in fp32 or fp16; batch free, height and width fixed."""
-    writer = _Writer(precision)
-    x = _prologue(writer)
-    x = writer.relu(writer.convolution(_components(writer, network.components, x), network.stem, "stem"))
-    for i, block in enumerate(network.blocks):
-        assert isinstance(block, FoldedBlock)
-        x = _block(writer, block, x, f"blocks.{i}")
-    task = Task(network.config.task)
-    (_road if task is Task.SEGMENTATION else _classes)(writer, network.head, x)
-    return _model(writer, _output(task, network.head.out_channels, height, width), height, width)
+def write_graph(folded: fx.GraphModule, interface: Interface, precision: Precision) -> onnx.ModelProto:
+    """A complete model in fp32 or fp16; the batch is dynamic, height and width are fixed."""
+    layers = _with_plain_means(folded).to(DTYPES[precision])
+    images = torch.zeros(2, interface.height, interface.width, 3, dtype=torch.uint8)
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                Served(layers, interface, torch.float32).eval(),
+                (images,),
+                dynamic_shapes=({0: torch.export.Dim(BATCH)},),
+                input_names=[INPUT_NAME],
+                output_names=[OUTPUT_NAMES[interface.task]],
+                opset_version=OPSET,
+                external_data=False,
+                verbose=False,
+            )
+    except Exception as error:
+        raise UserError(
+            f"{precision}: torch.onnx.export cannot write the network ({_reason(error)})"
+        ) from error
+    assert program is not None
+    return _finished(program.model)
 
 
-class _Writer:
-    """Nodes and constants in the order of their use; every method returns the name of what it computes."""
-
-    def __init__(self, precision: Precision):
-        self.element, self.dtype = FLOAT_TYPES[precision]
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-
-    def node(self, operator: str, inputs: Sequence[str], name: str, **attributes: Any) -> str:
-        self.nodes.append(helper.make_node(operator, inputs, [name], name, **attributes))
-        return name
-
-    def constant(self, name: str, values: NDArray[Any]) -> str:
-        self.constants.append(numpy_helper.from_array(values, name))
-        return name
-
-    def relu(self, x: str) -> str:
-        return self.node("Relu", [x], f"{x}.relu")
-
-    def convolution(self, x: str, layer: nn.Conv2d, name: str) -> str:
-        inputs = [x, *self._weights(layer, name, layer.weight.shape)]
-        return self.node("Conv", inputs, name, **_geometry(layer))
-
-    def dense(self, x: str, layer: nn.Conv2d, name: str) -> str:
-        return self.node("Gemm", [x, *self._weights(layer, name, layer.weight.shape[:2])], name, transB=1)
-
-    def cast(self, x: str, element: int, name: str) -> str:
-        return self.node("Cast", [x], name, to=element)
-
-    def _weights(self, layer: nn.Conv2d, name: str, shape: Sequence[int]) -> list[str]:
-        weight = layer.weight.numpy().reshape(shape).astype(self.dtype)
-        names = [self.constant(f"{name}.weight", weight)]
-        if layer.bias is not None:
-            names.append(self.constant(f"{name}.bias", layer.bias.numpy().astype(self.dtype)))
-        return names
+def _with_plain_means(folded: fx.GraphModule) -> fx.GraphModule:
+    """A copy whose global average pools are means: torch decomposes the former into more than one node."""
+    copied = copy.deepcopy(folded)
+    for node in copied.graph.nodes:
+        if _is_global_pool(node, copied):
+            node.op, node.target, node.args, node.kwargs = (
+                "call_method",
+                "mean",
+                (node.args[0], (2, 3), True),
+                {},
+            )
+    copied.recompile()
+    return copied
 
 
-def _prologue(writer: _Writer) -> str:
-    """Pixels to [-1, 1]: transposed while they are bytes, scaled in fp32 whatever the precision."""
-    x = writer.node("Transpose", [INPUT_NAME], "pixels", perm=[0, 3, 1, 2])
-    x = writer.cast(x, TensorProto.FLOAT, "pixels.float")
-    scale = writer.constant("pixels.scale", np.array(1 / PIXEL_SCALE, np.float32))
-    offset = writer.constant("pixels.offset", np.array(-1, np.float32))
-    x = writer.node("Add", [writer.node("Mul", [x, scale], "pixels.scaled"), offset], "image")
-    return x if writer.element == TensorProto.FLOAT else writer.cast(x, writer.element, "image.half")
+def _is_global_pool(node: fx.Node, module: fx.GraphModule) -> bool:
+    if node.op == "call_module":
+        layer = module.get_submodule(str(node.target))
+        return isinstance(layer, nn.AdaptiveAvgPool2d) and layer.output_size in (1, (1, 1))
+    return node.target is F.adaptive_avg_pool2d and node.args[1:] in ((1,), ((1, 1),))
 
 
-def _components(writer: _Writer, components: FoldedComponents | None, image: str) -> str:
-    if components is None:
-        return image
-    x = writer.relu(writer.convolution(image, components.expand, "components.expand"))
-    x = writer.relu(writer.convolution(x, components.conv1, "components.conv1"))
-    x = writer.convolution(x, components.conv2, "components.conv2")
-    return writer.node("Concat", [image, x], "components", axis=1)
+def _finished(model: ir.Model) -> onnx.ModelProto:
+    for node in model.graph:
+        _use_named_operator(node)
+        node.metadata_props.clear()  # they quote the source, paths included
+    RemoveUnusedNodesPass()(model)
+    _rename(model.graph)
+    for value in (*model.graph.inputs, *model.graph.outputs):
+        value.metadata_props.clear()
+    model.metadata_props.clear()
+    model.graph.metadata_props.clear()
+    proto = ir.serde.serialize_model(model)
+    del proto.graph.value_info[:]
+    proto.producer_name, proto.producer_version, proto.ir_version = "quatserve", "", IR_VERSION
+    onnx.checker.check_model(proto, full_check=True)
+    return proto
 
 
-def _block(writer: _Writer, block: FoldedBlock, x: str, name: str) -> str:
-    residual = writer.relu(writer.convolution(x, block.opening, f"{name}.opening"))
-    residual = writer.relu(writer.convolution(residual, block.conv1, f"{name}.conv1"))
-    residual = writer.convolution(residual, block.conv2, f"{name}.conv2")
-    if block.shortcut is None:
-        return writer.node("Add", [x, residual], name)
-    shortcut = writer.convolution(x, block.shortcut, f"{name}.shortcut")
-    return writer.node("Concat", [shortcut, residual], name, axis=1)
+def _use_named_operator(node: ir.Node) -> None:
+    """Global means and flattening have operators of their own, which runtimes know best."""
+    x, out = node.inputs[0] if node.inputs else None, node.outputs[0].shape
+    if x is None or x.shape is None or out is None:
+        return
+    if node.op_type == "ReduceMean" and len(x.shape) == len(out) == 4 and tuple(out) == (*x.shape[:2], 1, 1):
+        _replace(node, "GlobalAveragePool")
+    elif node.op_type == "Reshape" and len(out) == 2 < len(x.shape) and x.shape[0] == out[0]:
+        _replace(node, "Flatten", ir.AttrInt64("axis", 1))
 
 
-def _classes(writer: _Writer, head: nn.Conv2d, x: str) -> None:
-    x = writer.node("Flatten", [writer.node("GlobalAveragePool", [x], "pool")], "features", axis=1)
-    logits = _as_float(writer, writer.dense(x, head, "head"))
-    writer.node("Softmax", [logits], OUTPUT_NAMES[Task.CLASSIFICATION], axis=1)
+def _replace(node: ir.Node, operator: str, *attributes: ir.Attr) -> None:
+    node.op_type = operator
+    node.resize_inputs(1)
+    node.attributes.clear()
+    for attribute in attributes:
+        node.attributes.add(attribute)
 
 
-def _road(writer: _Writer, head: nn.Conv2d, x: str) -> None:
-    logits = _as_float(writer, writer.convolution(x, head, "head"))
-    axes = writer.constant("head.axes", np.array([1], np.int64))
-    p = writer.node("Sigmoid", [writer.node("Squeeze", [logits, axes], "logits")], PROBABILITY)
-    levels = writer.constant("levels", np.array(ROAD_LEVELS, np.float32))
-    rounded = writer.node("Round", [writer.node("Mul", [p, levels], "road.scaled")], "road.rounded")
-    writer.cast(rounded, TensorProto.UINT8, OUTPUT_NAMES[Task.SEGMENTATION])
+def _rename(graph: ir.Graph) -> None:
+    """Weights are named as in the module, nodes after their weights, and the logits by their own name."""
+    for value in [*graph.initializers.values()]:
+        value.name = str(value.name).removeprefix("layers.")
+    named: Counter[str] = Counter()
+    for node in graph:
+        weights = [str(v.name) for v in node.inputs if v is not None and v.is_initializer()]
+        if weights and weights[0].endswith(".weight"):
+            name = weights[0].removesuffix(".weight")
+            node.name = f"{name}.{named[name]}" if named[name] else name
+            named[name] += 1
+    last = next(node for node in reversed(graph) if node.op_type in ("Softmax", "Sigmoid"))
+    logits = last.inputs[0]
+    assert logits is not None
+    logits.name = LOGITS
 
 
-def _as_float(writer: _Writer, x: str) -> str:
-    return x if writer.element == TensorProto.FLOAT else writer.cast(x, TensorProto.FLOAT, f"{x}.float")
+def _reason(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-2] if len(lines) > 1 else "".join(lines)
 
 
-def _geometry(layer: nn.Conv2d) -> dict[str, Any]:
-    assert isinstance(layer.padding, tuple)
-    return {
-        "kernel_shape": layer.kernel_size,
-        "strides": layer.stride,
-        "pads": [*layer.padding, *layer.padding],
-        "dilations": layer.dilation,
-        "group": layer.groups,
-    }
-
-
-def _output(task: Task, classes: int, height: int, width: int) -> onnx.ValueInfoProto:
-    if task is Task.CLASSIFICATION:
-        return helper.make_tensor_value_info(OUTPUT_NAMES[task], TensorProto.FLOAT, ["batch", classes])
-    return helper.make_tensor_value_info(OUTPUT_NAMES[task], TensorProto.UINT8, ["batch", height, width])
-
-
-def _model(writer: _Writer, output: onnx.ValueInfoProto, height: int, width: int) -> onnx.ModelProto:
-    images = helper.make_tensor_value_info(INPUT_NAME, TensorProto.UINT8, ["batch", height, width, 3])
-    graph = helper.make_graph(writer.nodes, "folded", [images], [output], writer.constants)
-    model = helper.make_model(
-        graph,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=IR_VERSION,
-        producer_name="quatserve",
-    )
-    onnx.checker.check_model(model, full_check=True)
-    return model
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence what the exporter says about libraries that are not installed, and its own deprecations."""
+    registry = logging.getLogger("torch.onnx._internal.exporter._registration")
+    level = registry.level
+    registry.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        registry.setLevel(level)

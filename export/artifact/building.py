@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+from torch import fx
 
 from quatserve.export.artifact.card import write_card
 from quatserve.export.artifact.describe import FILES, describe, model_file
@@ -18,10 +19,11 @@ from quatserve.export.artifact.overlay import OVERLAY, SAMPLE, draw_overlay
 from quatserve.export.artifact.source import read_run
 from quatserve.export.artifact.staging import name_and_version, staged
 from quatserve.export.datasets import Splits, read_splits
-from quatserve.export.folded import FoldedNetwork, fold
+from quatserve.export.folding import fold
 from quatserve.export.graph import write_graph
-from quatserve.export.precision.int8 import quantise
-from quatserve.export.precision.rounding import rounded
+from quatserve.export.interface import Interface
+from quatserve.export.precision.int8 import quantise, quantised_layers, with_weights
+from quatserve.export.precision.rounding import rounded_weights
 from quatserve.export.proof.contract import check_graph
 from quatserve.export.proof.parity import prove
 from quatserve.export.proof.probe import pack_probe, probe_images, tolerance
@@ -68,6 +70,11 @@ class Source:
     @property
     def size(self) -> tuple[int, int]:
         return self.config.recipe.height, self.config.recipe.width
+
+    @property
+    def interface(self) -> Interface:
+        height, width = self.size
+        return Interface(task=self.task, height=height, width=width)
 
 
 def build(
@@ -120,11 +127,11 @@ def build(
     return description
 
 
-def _write_fp32(source: Source, folded: FoldedNetwork, directory: Path, say: Say) -> Parity:
+def _write_fp32(source: Source, folded: fx.GraphModule, directory: Path, say: Say) -> Parity:
     """Write the fp32 file, read it back and compare it with the network."""
     path = directory / FILES[Precision.FP32]
-    path.write_bytes(_checked(write_graph(folded, *source.size, Precision.FP32), Precision.FP32))
-    parity = prove(source.network, path.read_bytes(), _proof_images(source))
+    path.write_bytes(_checked(write_graph(folded, source.interface, Precision.FP32), Precision.FP32))
+    parity = prove(source.network, path.read_bytes(), _proof_images(source), source.interface)
     levels = "" if parity.max_levels is None else f", {parity.max_levels} of 255 levels"
     say(
         f"fp32: within {parity.max_difference:.2g}{levels} of the network in float64 "
@@ -134,15 +141,16 @@ def _write_fp32(source: Source, folded: FoldedNetwork, directory: Path, say: Say
 
 
 def _write_others(
-    source: Source, folded: FoldedNetwork, precisions: Collection[Precision], directory: Path
+    source: Source, folded: fx.GraphModule, precisions: Collection[Precision], directory: Path
 ) -> None:
     if Precision.FP16 in precisions:
-        half = write_graph(folded, *source.size, Precision.FP16)
+        half = write_graph(folded, source.interface, Precision.FP16)
         (directory / FILES[Precision.FP16]).write_bytes(_checked(half, Precision.FP16))
     if Precision.INT8 in precisions:
         images = source.splits.calibration.images
-        careful = write_graph(rounded(folded, images), *source.size, Precision.FP32)
-        integer = quantise(careful.SerializeToString(), images)
+        single = onnx.load(directory / FILES[Precision.FP32])
+        weights = rounded_weights(folded, quantised_layers(single), source.interface, images)
+        integer = quantise(with_weights(single, weights).SerializeToString(), images)
         (directory / FILES[Precision.INT8]).write_bytes(_checked(integer, Precision.INT8))
 
 

@@ -4,9 +4,9 @@ import copy
 import hashlib
 
 import torch
+from torch import fx
 
 from quatserve.export.datasets import Splits
-from quatserve.export.folded import FoldedNetwork
 from quatserve.service.artifact import (
     Description,
     Metric,
@@ -41,7 +41,7 @@ def describe(
     version: int,
     *,
     network: Network,
-    folded: FoldedNetwork,
+    folded: fx.GraphModule,
     config: RunConfig,
     splits: Splits,
     parity: Parity,
@@ -81,14 +81,14 @@ def model_file(precision: Precision, content: bytes, tolerance: float) -> ModelF
     )
 
 
-def count(network: Network, folded: FoldedNetwork) -> Parameters:
+def count(network: Network, folded: fx.GraphModule) -> Parameters:
     total, trainable = count_parameters(network)
     return Parameters(
         total=total, trainable=trainable, folded=sum(tensor.numel() for tensor in folded.parameters())
     )
 
 
-def multiply_accumulates(folded: FoldedNetwork, height: int, width: int) -> int:
+def multiply_accumulates(folded: fx.GraphModule, height: int, width: int) -> int:
     """Multiply-accumulates of one image through the graph, opening 1x1 convolutions included."""
     return count_multiply_accumulates(copy.deepcopy(folded).to(torch.float32), height, width)
 

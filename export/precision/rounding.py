@@ -6,14 +6,13 @@ output on real images as close as possible to the original.
 """
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, fx, nn
 from torch.nn import functional as F
 
-from quatserve.export.folded import FoldedNetwork
-from quatserve.training.data.augment import normalise
+from quatserve.export.interface import Interface, Served
 from quatserve.training.loop.prediction import Images
 
 LARGEST = 64  # steps: `quantise` uses seven bits
@@ -23,13 +22,15 @@ DAMPING = 0.01  # times the mean square input
 
 
 @torch.no_grad()
-def rounded(network: FoldedNetwork, images: Images) -> FoldedNetwork:
-    """Return a copy with every kernel in the blocks on the grid, one step size per output channel."""
-    seen = _moments(network, images)
-    copied = copy.deepcopy(network)
-    for name, layer in _kernels(copied):
-        layer.weight.copy_(round_rows(layer.weight.flatten(1), seen[name].mean()).reshape(layer.weight.shape))
-    return copied
+def rounded_weights(
+    folded: fx.GraphModule, layers: Collection[str], interface: Interface, images: Images
+) -> dict[str, Tensor]:
+    """The kernels of the named layers on the grid, one step size per output channel, by their names."""
+    seen = _moments(folded, layers, interface, images)
+    return {
+        f"{name}.weight": round_rows(layer.weight.flatten(1), seen[name].mean()).reshape(layer.weight.shape)
+        for name, layer in _kernels(folded, layers)
+    }
 
 
 def round_rows(weight: Tensor, moments: Tensor) -> Tensor:
@@ -68,19 +69,26 @@ class _Moments:
         return self.total / self.count
 
 
-def _moments(network: FoldedNetwork, images: Images) -> dict[str, _Moments]:
-    single = copy.deepcopy(network).float()
-    found = {name: _Moments(len(images)) for name, _ in _kernels(single)}
-    for name, layer in _kernels(single):
+def _moments(
+    folded: fx.GraphModule, layers: Collection[str], interface: Interface, images: Images
+) -> dict[str, _Moments]:
+    single = Served(copy.deepcopy(folded).float(), interface, torch.float32)
+    found = {name: _Moments(len(images)) for name, _ in _kernels(single.layers, layers)}
+    for name, layer in _kernels(single.layers, layers):
         layer.register_forward_pre_hook(found[name])
     _, height, width, _ = images.shape
     for part in torch.from_numpy(images).split(max(1, PIXELS // (height * width))):
-        single(normalise(part.permute(0, 3, 1, 2)))
+        single.logits(part)
     return found
 
 
-def _kernels(network: FoldedNetwork) -> Iterator[tuple[str, nn.Conv2d]]:
-    """Kernels that INT8 quantises. Grouped ones are left out: GPTQ has no other columns to correct."""
-    for name, layer in network.blocks.named_modules():
-        if isinstance(layer, nn.Conv2d) and layer.groups == 1:
+def _kernels(module: nn.Module, layers: Collection[str]) -> Iterator[tuple[str, nn.Conv2d]]:
+    """The named convolutions. Padding by anything but zeros is left to the nearest step."""
+    for name in layers:
+        layer = module.get_submodule(name)
+        if (
+            isinstance(layer, nn.Conv2d)
+            and layer.padding_mode == "zeros"
+            and not isinstance(layer.padding, str)
+        ):
             yield name, layer

@@ -76,8 +76,8 @@ def test_another_network_under_the_same_name_is_found(
     artifact: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = onnx.load(artifact / "model.onnx")
-    bias = next(t for t in model.graph.initializer if t.name == "head.bias")
-    bias.CopyFrom(onnx.numpy_helper.from_array(np.array([9.0], np.float32), "head.bias"))
+    bias = next(t for t in model.graph.initializer if t.name == "head.0.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(np.array([9.0], np.float32), "head.0.bias"))
     onnx.save(model, artifact / "model.onnx")
     promise(artifact, "model.onnx")
     assert "probe differs by" in refused(["verify", str(artifact)], capsys)

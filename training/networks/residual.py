@@ -115,10 +115,11 @@ class GreyComponents(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("weights", torch.tensor(GREY_WEIGHTS).reshape(1, RGB, 1, 1), persistent=False)
+        weights = torch.cat([torch.tensor([GREY_WEIGHTS]), torch.eye(RGB)])
+        self.register_buffer("weights", weights[..., None, None], persistent=False)
 
     def forward(self, image: Tensor) -> Tensor:
-        return torch.cat([(image * self.weights).sum(1, keepdim=True), image], 1)
+        return F.conv2d(image, self.weights)
 
 
 class Block(nn.Module):

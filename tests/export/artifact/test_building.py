@@ -1,6 +1,5 @@
 """Whole builds: the files they write, the scores they state, and the input they refuse."""
 
-import copy
 import dataclasses
 import io
 import shutil
@@ -13,16 +12,17 @@ import onnx
 import pytest
 import torch
 from numpy.typing import NDArray
+from torch import fx
 
 from quatserve.export.artifact.building import build
 from quatserve.export.artifact.describe import begun_with
 from quatserve.export.commands import main
 from quatserve.export.datasets import spread
-from quatserve.export.folded import FoldedNetwork
+from quatserve.export.interface import Interface
 from quatserve.export.proof.parity import reference
 from quatserve.export.proof.runtime import predictor_of
 from quatserve.export.proof.verify import verify
-from quatserve.service.artifact import Description, Precision, read_description, verify_digests
+from quatserve.service.artifact import Description, Precision, Task, read_description, verify_digests
 from quatserve.training.data.cifar import LAYOUTS, LabelledImages, read_cifar
 from quatserve.training.data.kitti import list_frames, open_rgb, split_frames
 from quatserve.training.errors import UserError
@@ -105,9 +105,11 @@ def test_the_probe_expects_what_the_network_computes(kind: str, request: pytest.
         arrays = dict(probe)
     assert set(arrays) == {"images", "fp32", "fp16", "int8"}
     assert len(arrays["images"]) == 8
-    expected = reference(place.network, arrays["images"])
+    _, height, width, _ = arrays["images"].shape
+    interface = Interface(task=Task(place.network.config.task), height=height, width=width)
+    _, expected = reference(place.network, arrays["images"], interface)
     if kind == "road":
-        assert np.abs(np.round(255 * expected) - arrays["fp32"]).max() <= 1
+        assert np.abs(expected.astype(int) - arrays["fp32"]).max() <= 1
     else:
         np.testing.assert_allclose(arrays["fp32"], expected, atol=1e-5)
 
@@ -199,21 +201,21 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
 def test_the_int8_file_is_made_from_the_rounded_weights(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def rounded(network: FoldedNetwork, _: NDArray[np.uint8]) -> FoldedNetwork:
-        told = copy.deepcopy(network)
-        next(told.blocks.parameters()).data.zero_()
-        return told
+    def zeros(folded: fx.GraphModule, layers: set[str], *_: object) -> dict[str, torch.Tensor]:
+        name = f"{min(layers)}.weight"
+        return {name: torch.zeros_like(folded.get_parameter(name))}
 
-    monkeypatch.setattr("quatserve.export.artifact.building.rounded", rounded)
+    monkeypatch.setattr("quatserve.export.artifact.building.rounded_weights", zeros)
     place = classifier_place(tmp_path, monkeypatch)
     build(place.run, place.data, place.out, ALL, max_loss=100)
     arrays = {
         file: {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(place.out / file).graph.initializer}
         for file in ("model.onnx", "model.int8.onnx")
     }
-    name = next(name for name in arrays["model.onnx"] if name.startswith("blocks.0") and "weight" in name)
-    assert arrays["model.onnx"][name].any()
-    assert not arrays["model.int8.onnx"][f"{name}_quantized"].any()
+    single, integer = arrays["model.onnx"], arrays["model.int8.onnx"]
+    name = min(n for n in single if n.endswith(".weight") and f"{n}_quantized" in integer)
+    assert single[name].any()
+    assert not integer[f"{name}_quantized"].any()
 
 
 def test_card_and_description_name_the_runs_that_a_run_started_from(

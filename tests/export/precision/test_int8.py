@@ -5,18 +5,21 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from quatserve.export.folded import fold
+from quatserve.export.folding import fold
 from quatserve.export.graph import write_graph
+from quatserve.export.interface import Interface
 from quatserve.export.precision.int8 import quantise
 from quatserve.export.proof.runtime import run, session_of
-from quatserve.service.artifact import Precision
+from quatserve.service.artifact import Precision, Task
 from quatserve.training.networks.residual import NetworkConfig
 from tests.export.tiny import pictures, randomised
+
+INTERFACE = Interface(task=Task.CLASSIFICATION, height=16, width=16)
 
 
 @pytest.fixture(scope="module")
 def models() -> tuple[onnx.ModelProto, onnx.ModelProto]:
-    fp32 = write_graph(fold(randomised(NetworkConfig(width=8, depth=1))), 16, 16, Precision.FP32)
+    fp32 = write_graph(fold(randomised(NetworkConfig(width=16, depth=1))), INTERFACE, Precision.FP32)
     return fp32, quantise(fp32.SerializeToString(), pictures(32, 16, 16))
 
 
@@ -48,15 +51,15 @@ def test_integer_kernels_agree_with_the_float_graph(models: tuple[onnx.ModelProt
 
 
 def test_ranges_come_from_the_calibration_images() -> None:
-    fp32 = write_graph(fold(randomised(NetworkConfig(width=8, depth=1))), 16, 16, Precision.FP32)
+    fp32 = write_graph(fold(randomised(NetworkConfig(width=16, depth=1))), INTERFACE, Precision.FP32)
     dark = arrays(quantise(fp32.SerializeToString(), pictures(8, 16, 16) // 8))
     full = arrays(quantise(fp32.SerializeToString(), pictures(8, 16, 16)))
-    assert float(dark["stem.relu_scale"]) < float(full["stem.relu_scale"])
+    assert float(dark["relu_2_scale"]) < float(full["relu_2_scale"])
 
 
 def test_components_stem_and_head_stay_in_fp32(models: tuple[onnx.ModelProto, onnx.ModelProto]) -> None:
     fp32, int8 = map(arrays, models)
     kept = [name for name in fp32 if not name.startswith("blocks.")]
-    assert {"components.conv1.weight", "stem.weight", "head.weight"} <= set(kept)
+    assert {"components.conv1.weight", "stem.weight", "head.2.weight"} <= set(kept)
     for name in kept:
         np.testing.assert_array_equal(int8[name], fp32[name])

@@ -5,11 +5,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from quatserve.export.folded import fold
+from quatserve.export.folding import fold
 from quatserve.export.graph import write_graph
-from quatserve.export.precision.int8 import quantise
-from quatserve.export.precision.rounding import LARGEST, round_rows, rounded
-from quatserve.service.artifact import Precision
+from quatserve.export.interface import Interface
+from quatserve.export.precision.int8 import quantise, quantised_layers, with_weights
+from quatserve.export.precision.rounding import LARGEST, round_rows, rounded_weights
+from quatserve.service.artifact import Precision, Task
 from quatserve.training.networks.residual import NetworkConfig
 from tests.export.precision.test_int8 import arrays
 from tests.export.tiny import pictures, randomised
@@ -74,17 +75,16 @@ def test_zero_inputs_give_nearest_rounding() -> None:
 
 @pytest.mark.parametrize("task", ["classification", "segmentation"])
 def test_the_file_holds_exactly_the_rounded_weights(task: str) -> None:
-    folded = fold(randomised(NetworkConfig(width=8, depth=1, task=task)))  # type: ignore[arg-type]
+    interface = Interface(task=Task(task), height=16, width=16)
+    folded = fold(randomised(NetworkConfig(width=16, depth=1, task=task)))  # type: ignore[arg-type]
     images = pictures(8, 16, 16)
-    careful = rounded(folded, images)
-    int8 = arrays(quantise(write_graph(careful, 16, 16, Precision.FP32).SerializeToString(), images))
-    kernels = {name: p for name, p in careful.named_parameters() if name.endswith("weight")}
-    changed = [
-        name for name, p in folded.named_parameters() if name in kernels and not torch.equal(p, kernels[name])
-    ]
-    assert len(changed) == 11
-    assert all(name.startswith("blocks.") for name in changed)
-    for name in changed:
+    single = write_graph(folded, interface, Precision.FP32)
+    weights = rounded_weights(folded, quantised_layers(single), interface, images)
+    int8 = arrays(quantise(with_weights(single, weights).SerializeToString(), images))
+    assert len(weights) == 11
+    assert all(name.startswith("blocks.") for name in weights)
+    for name, weight in weights.items():
+        assert not torch.equal(weight, folded.get_parameter(name))
         scales = int8[f"{name}_scale"].reshape(-1, 1, 1, 1)
         restored = int8[f"{name}_quantized"].astype(int) * scales
-        np.testing.assert_allclose(restored, kernels[name].numpy(), rtol=0, atol=1e-5 * scales.max())
+        np.testing.assert_allclose(restored, weight.numpy(), rtol=0, atol=1e-5 * scales.max())
