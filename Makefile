@@ -4,10 +4,11 @@
 PYTHON ?= python3
 VENV ?= .venv
 VENV_SERVE ?= .venv-serve
+VENV_GPU ?= .venv-gpu
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -47,7 +48,10 @@ endif
 check-image: $(VENV)/.installed  ## build and start the CPU image's contents, without Docker
 	$(VENV)/bin/python -m tests.packaging.service_image cpu
 
-check-gpu-install: $(VENV)/.installed  ## the same with the real GPU extra (downloads gigabytes)
+check-gpu: $(VENV_GPU)/.installed  ## check this host's GPU with the models (downloads gigabytes); writes gpu-report.json
+	$(VENV_GPU)/bin/python -m quatserve check-gpu
+
+check-gpu-install: $(VENV)/.installed  ## install the real GPU extra (gigabytes), and assert why it refuses to run
 	$(VENV)/bin/python -m tests.packaging.service_image gpu
 
 check-monitoring:  ## Prometheus's own check of its configuration and alerts
@@ -56,13 +60,14 @@ check-monitoring:  ## Prometheus's own check of its configuration and alerts
 	promtool test rules docker/monitoring/alerts_test.yml
 
 clean:  ## remove the environments and caches
-	rm -rf $(VENV) $(VENV_SERVE) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(VENV_SERVE) $(VENV_GPU) build *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # --- environments ---------------------------------------------------------------------------------------
 # An environment is made once, and again when the dependencies change: its stamp is younger than both files.
 
 $(VENV)/.installed: EXTRA = dev
 $(VENV_SERVE)/.installed: EXTRA = cpu
+$(VENV_GPU)/.installed: EXTRA = gpu
 %/.installed: pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "There is no '$(PYTHON)' here. Install Python 3.11 or newer, or name one: make PYTHON=/path/to/python3.12"; exit 1; }
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "quatserve needs Python 3.11 or newer and this is $$($(PYTHON) -V 2>&1). Name a newer one: make PYTHON=python3.12"; exit 1; }

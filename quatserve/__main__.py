@@ -6,12 +6,14 @@ from importlib import import_module, metadata
 from pathlib import Path
 
 SERVE, BULK = "quatserve.service.commands", "quatserve.service.bulk.commands"
+CHECK = "quatserve.check_gpu"
 TRAINING, EXPORT = "quatserve.training.commands.main", "quatserve.export.commands"
 # Command -> the module whose `main` runs it, and what it does. `serve` must not import torch.
 COMMANDS = {
     "serve": (SERVE, "serve a models directory over HTTP"),
     "classify": (BULK, "write the classes of image files into a table, without a server"),
     "segment": (BULK, "write pictures of the road in image files, without a server"),
+    "check-gpu": (CHECK, "check this host's GPU with the models: one table, one report"),
     "recipes": (TRAINING, "list the recipes that `fit` trains"),
     "networks": (TRAINING, "list the networks with their parameters and operations"),
     "download": (TRAINING, "download and unpack a data set"),
@@ -26,6 +28,7 @@ RUNTIME = "install the extra cpu (pip install 'quatserve[cpu]'), or gpu for an N
 REMEDY = {
     SERVE: RUNTIME,
     BULK: RUNTIME,
+    CHECK: "install the extra gpu (pip install 'quatserve[gpu]')",
     TRAINING: "install the extra training (pip install 'quatserve[training]')",
     EXPORT: "install the extra export (pip install 'quatserve[export]')",
 }

@@ -6,6 +6,7 @@ Exception
 ├── ArtifactError              a model version must not be served: missing, damaged or of another schema
 ├── NothingToServeError        the models directory is unreadable or empty
 ├── DeviceUnavailableError     the device in the settings is not there
+│   └── NoGpuError             and no other GPU either
 ├── DeviceFailedError          a call into CUDA failed in a run
 ├── BadOutputError             a network returned a wrong shape or type, or a number that is not finite
 ├── ImageError                 the bytes of one image
@@ -42,6 +43,10 @@ class NothingToServeError(Exception):
 
 class DeviceUnavailableError(Exception):
     """The device in the settings is not there; the message says what is missing."""
+
+
+class NoGpuError(DeviceUnavailableError):
+    """This machine, or this container, has no GPU at all."""
 
 
 # --- an image ---

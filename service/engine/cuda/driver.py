@@ -18,13 +18,14 @@ from quatserve.service.engine.cuda.causes import (
     OLD_DRIVER,
     UNKNOWN,
 )
-from quatserve.service.errors import DeviceUnavailableError
+from quatserve.service.errors import DeviceUnavailableError, NoGpuError
 
 LIBRARY = "libcuda.so.1"
 RELEASE_FILE = Path("/proc/driver/nvidia/version")
 CAPABILITIES = ((7, 5), (8, 0), (8, 6), (8, 9), (9, 0), (12, 0))  # that onnxruntime-gpu has code for
 CAPABILITY_MAJOR, CAPABILITY_MINOR = 75, 76  # CUdevice_attribute
 NAME_BYTES = 128
+NO_DEVICE = 100  # of cuInit
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu:
     try:
         driver = load(LIBRARY)
     except OSError as error:
-        raise DeviceUnavailableError(
+        raise NoGpuError(
             "no NVIDIA driver is visible: in a container, run it with a GPU (--gpus all); on the host, "
             f"install the driver ({error})"
         ) from error
@@ -56,6 +57,8 @@ def find_gpu(load: Callable[[str], Any] = ctypes.CDLL) -> Gpu:
     if 0 < supported[0] < CUDA_MAJOR:
         raise DeviceUnavailableError(f"{OLD_DRIVER} (it supports CUDA {supported[0]}.{supported[1]})")
     if code := driver.cuInit(0):
+        if code == NO_DEVICE:
+            raise NoGpuError(str(NO_GPU))
         raise DeviceUnavailableError(f"{OF_CODE.get(code, UNKNOWN)} (cuInit returned {code})")
     gpu = Gpu(*_first_device(driver), supported)
     if not has_code_for(gpu.capability):
@@ -68,7 +71,7 @@ def _first_device(driver: Any) -> tuple[str, tuple[int, int]]:
     count = ctypes.c_int()
     driver.cuDeviceGetCount(ctypes.byref(count))
     if not count.value:
-        raise DeviceUnavailableError(str(NO_GPU))
+        raise NoGpuError(str(NO_GPU))
     name, major, minor = ctypes.create_string_buffer(NAME_BYTES), ctypes.c_int(), ctypes.c_int()
     driver.cuDeviceGetName(name, NAME_BYTES, 0)
     driver.cuDeviceGetAttribute(ctypes.byref(major), CAPABILITY_MAJOR, 0)

@@ -1,6 +1,7 @@
 """CUDA sessions: whether there can be one, their options, and what the errors of their runs mean."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -46,9 +47,11 @@ def provider_options(
     return options
 
 
-def create(graph: bytes, options: Mapping[str, str]) -> ort.InferenceSession:
+def create(graph: bytes, options: Mapping[str, str], profile: Path | None = None) -> ort.InferenceSession:
     """An onnxruntime session with every operator on the GPU, or DeviceUnavailableError."""
     wanted = session_options(THREADS)
+    if profile:
+        wanted.enable_profiling, wanted.profile_file_prefix = True, str(profile)
     wanted.log_severity_level = FATAL
     # Without it onnxruntime quietly runs what it likes on the CPU and still succeeds.
     wanted.add_session_config_entry("session.disable_cpu_ep_fallback", "1")

@@ -32,6 +32,7 @@ NOT_FOR_CLIENTS = {
     "DeviceFailedError",  # becomes RunFailedError in the batcher
     "DeviceUnavailableError",
     "ImageError",
+    "NoGpuError",
     "NothingToServeError",
     "SettingsError",
 }

@@ -25,6 +25,8 @@ class CudaOnCpu:
         self.on_cuda = providers[0] != CPU
         self.options, self.providers, self.sizes = options, providers, list[int]()
         plain = ort.SessionOptions()
+        plain.enable_profiling = options.enable_profiling
+        plain.profile_file_prefix = options.profile_file_prefix
         plain.intra_op_num_threads = 1
         plain.add_session_config_entry("session.record_ep_graph_assignment_info", "1")
         self._session = Session(graph, plain, providers=[CPU])
@@ -34,7 +36,9 @@ class CudaOnCpu:
     def get_providers(self) -> list[str]:
         return [CUDA, CPU] if self.on_cuda else [CPU]
 
-    def run(self, names: list[str], feed: dict[str, NDArray[np.uint8]], options: ort.RunOptions) -> list[Any]:
+    def run(
+        self, names: list[str], feed: dict[str, NDArray[np.uint8]], options: ort.RunOptions | None = None
+    ) -> list[Any]:
         (images,) = feed.values()
         self.sizes.append(len(images))
         if self.on_cuda and (text := self.failures.get(len(images))):
