@@ -20,7 +20,7 @@ from quatserve.service.artifact import (
 from quatserve.service.engine.load import Model, load_model
 from quatserve.service.engine.padding import Images
 from quatserve.service.engine.probe import Probe, Run, read_probe
-from quatserve.service.engine.versions import versions_on_disk
+from quatserve.service.engine.versions import read_repository
 from quatserve.service.settings import Device, PrecisionChoice, Settings
 
 FLOATS = (Precision.FP32, Precision.FP16)
@@ -44,7 +44,7 @@ class Artifact:
 
     def graph(self, precision: Precision) -> bytes:
         file = self._file(precision)
-        return read_verified(self.directory / file.name, file.sha256)
+        return read_verified(self.directory / file.name, file.sha256, file.bytes)
 
     def _file(self, precision: Precision) -> ModelFile:
         file = self.description.file(precision)
@@ -61,7 +61,7 @@ class Bench:
     def artifacts(self) -> list[Artifact]:
         """The highest version of each model."""
         root = self.settings.models_dir
-        newest = {name: versions[0] for name, versions in versions_on_disk(root).items() if versions}
+        newest = {name: versions[0] for name, versions in read_repository(root).versions.items() if versions}
         directories = [root / name / str(version) for name, version in sorted(newest.items())]
         return [Artifact(directory, read_description(directory)) for directory in directories]
 

@@ -15,7 +15,10 @@ from quatserve.service.engine.external_data import refuse_external_data
 from quatserve.service.errors import ArtifactError, BadOutputError
 
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
-OUTPUT_DTYPES = {Task.CLASSIFICATION: np.dtype(np.float32), Task.SEGMENTATION: np.dtype(np.uint8)}
+OUTPUT_DTYPES: dict[Task, np.dtype[Any]] = {
+    Task.CLASSIFICATION: np.dtype(np.float32),
+    Task.SEGMENTATION: np.dtype(np.uint8),
+}
 ELEMENT_TYPES = {np.dtype(np.float32): "tensor(float)", np.dtype(np.uint8): "tensor(uint8)"}
 SPIN_US = 50
 Provider = str | tuple[str, Mapping[str, str]]

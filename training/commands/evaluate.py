@@ -1,9 +1,10 @@
 """Measure the network of a run; of an unfinished one, its average so far.
 
-Classification: the error on the test set (of your own images, those held out), with and without averaging over mirror images, and the picture
-confusion.png. Road: IoU, soft Dice and the figures of the KITTI benchmark, pooled over all valid pixels, at
-the network's size and at the frames' size, and the picture overlays.png. Pictures go into RUN, with the
-figures in evaluation.json. Maps are upsampled to the frames' size as the service upsamples them.
+Classification: the error on the test set (of your own images, those held out), with and without averaging
+over mirror images, and the picture confusion.png. Road: IoU, soft Dice and the figures of the KITTI
+benchmark, pooled over all valid pixels, at the network's size and at the frames' size, and the picture
+overlays.png. Pictures go into RUN, with the figures in evaluation.json. Maps are upsampled to the frames'
+size as the service upsamples them.
 """
 
 import argparse
@@ -36,7 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("test", "held-out", "training", "all"),
         help="CIFAR: test or held-out; KITTI: held-out or all; your own images: held-out as the run recorded "
         "them, or all of any such folder; every data set: training, to see how well it knows what it was "
-        "trained on; default: what was not trained on; for imported weights, where that is unknown, all frames",
+        "trained on; default: what was not trained on; for imported weights, where that is unknown, all "
+        "frames",
     )
     parser.add_argument(
         "--weights",
