@@ -1,9 +1,10 @@
 """Measure the network of a run; of an unfinished one, its average so far.
 
-Classification: the error on the test set (of your own images, those held out), with and without averaging
+Classification: the error on the test set (of your own images: on those held out), with and without averaging
 over mirror images, and the picture confusion.png. Road: IoU, soft Dice and the figures of the KITTI
 benchmark, pooled over all valid pixels, at the network's size and at the frames' size, and the picture
-overlays.png. Pictures go into RUN, with the figures in evaluation.json. Maps are upsampled to the frames'
+overlays.png. Images with masks: the IoU of every class at the images' own size, the worst images by name, and
+confusion.png. Pictures go into RUN, with the figures in evaluation.json. Maps are upsampled to the frames'
 size as the service upsamples them.
 """
 
@@ -83,6 +84,12 @@ def _lines(report: dict[str, Any]) -> list[str]:
             f"{title}: {scores['images']:,} images",
             f"  error                      {scores['error']:.2%}",
             f"  error with flip averaging  {scores['flip_error']:.2%}",
+        ]
+    if "mean_iou" in scores:
+        ious = {name: "none" if iou is None else f"{iou:.4f}" for name, iou in scores["iou"].items()}
+        return [
+            f"{title}: {scores['images']:,} images, mean IoU {scores['mean_iou']:.4f}",
+            *(f"  {name:28} {iou:>12}" for name, iou in ious.items()),
         ]
     return [f"{title}: {scores['frames']} frames", *_road_lines(scores)]
 

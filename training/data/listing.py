@@ -95,7 +95,7 @@ def _decode(
     files: Callable[[Entry], Sequence[Path]],
     progress: bool,
 ) -> None:
-    examined: list[Entry] = []
+    examined: dict[str, Entry] = {}
     for name, part in parts.items():
         mine = [entry for entry in entries if entry.part == name]
         arrays = [scratch / array_name(name, array) for array in part.arrays]
@@ -107,11 +107,9 @@ def _decode(
             title=f"decode {name}",
             progress=progress,
         )
-        examined += [
-            dataclasses.replace(entry, sha256=outcome.sha256, fault=outcome.fault)
-            for entry, outcome in zip(mine, outcomes, strict=True)
-        ]
-    judged = without_duplicates(examined)
+        for entry, outcome in zip(mine, outcomes, strict=True):
+            examined[entry.name] = dataclasses.replace(entry, sha256=outcome.sha256, fault=outcome.fault)
+    judged = without_duplicates(examined[entry.name] for entry in entries)
     for name, part in parts.items():
         mine = [entry for entry in judged if entry.part == name]
         for array in part.arrays:
@@ -181,7 +179,7 @@ def report_skipped(entries: Sequence[Entry]) -> None:
     """How many images are in each part, and which are in none."""
     counts = Counter(entry.part for entry in entries if not entry.fault)
     skipped = [entry for entry in entries if entry.fault]
-    shown = ", ".join(f"{count:,} {part}" for part, count in counts.items())
+    shown = ", ".join(f"{counts[part]:,} {part}" for part in (TRAINING, HELD_OUT))
     print(f"{shown} images" + (f"; {len(skipped):,} skipped:" if skipped else ""), file=sys.stderr)
     for entry in skipped[:SHOWN]:
         print(f"  {entry.name}: {entry.fault}", file=sys.stderr)

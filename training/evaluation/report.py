@@ -7,11 +7,12 @@ from typing import Any
 
 import torch
 
-from quatserve.training.data import cifar, folder, kitti
+from quatserve.training.data import cifar, folder, kitti, masks
 from quatserve.training.data.listing import HELD_OUT, TRAINING
 from quatserve.training.errors import UserError
 from quatserve.training.evaluation.confusion_picture import draw_confusion
 from quatserve.training.evaluation.labels import evaluate_labels
+from quatserve.training.evaluation.masks import evaluate_masks
 from quatserve.training.evaluation.overlay_picture import draw_overlays
 from quatserve.training.evaluation.road import evaluate_road
 from quatserve.training.loop.checkpoint import write_bytes
@@ -38,6 +39,8 @@ def evaluate_run(
     recipe, predict = config.recipe, predictor(network, device)
     if recipe.dataset == "folder":
         found = _evaluate_folder(run, predict, config, data, split, progress)
+    elif recipe.dataset == "masks":
+        found = _evaluate_masks(run, predict, config, data, split, threshold, progress)
     elif recipe.dataset == "kitti-road":
         found = _evaluate_road(run, predict, recipe, data, split, threshold, progress)
     else:
@@ -99,6 +102,42 @@ def _evaluate_folder(
     with tempfile.TemporaryDirectory(prefix=".evaluated-", dir=run) as cache:
         images = folder.read_part(data, recorded, split, layout, config.labels, Path(cache))
         return _score(run, predict, recipe, images, config.labels, split, progress)
+
+
+def _evaluate_masks(
+    run: Path,
+    predict: Predictor,
+    config: RunConfig,
+    data: Path,
+    split: str | None,
+    threshold: float,
+    progress: bool,
+) -> dict[str, Any]:
+    recipe = config.recipe
+    split = split or (HELD_OUT if recipe.holds_out else folder.ALL)
+    if split == "test":
+        raise UserError(
+            f"{recipe.name} has no split 'test': use --split {HELD_OUT}, {TRAINING} or {folder.ALL}"
+        )
+    if split == folder.ALL:
+        names = masks.image_names(data)
+    else:
+        recorded = Source(data, run).recorded
+        names = [entry.name for entry in recorded if entry.part == split and not entry.fault]
+    result = evaluate_masks(
+        predict,
+        data,
+        names,
+        config.labels,
+        height=recipe.height,
+        width=recipe.width,
+        threshold=threshold,
+        progress=progress,
+    )
+    scores = result.as_json()
+    title = f"{recipe.name}, {split}: mean IoU {scores['mean_iou']:.3f} over {len(names)} images, in pixels"
+    draw_confusion(result.counts, result.labels, title, run / CONFUSION)
+    return {"split": split, "scores": scores, "picture": CONFUSION}
 
 
 def _score(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from quatserve.training.data import cifar, folder, kitti, listing
+from quatserve.training.data import cifar, folder, kitti, listing, masks
 from quatserve.training.loop.batches import Data, Examples, check_enough
 from quatserve.training.loop.labelled import LabelledData
 from quatserve.training.loop.pixels import PixelData
@@ -41,21 +41,29 @@ def prepare(recipe: Recipe, source: Source, *, progress: bool) -> None:
     """Decode a user's images where that is to be done once for all ranks, and record which they are."""
     if recipe.dataset == "folder":
         entries = _read_folder(recipe, source, progress=progress).entries
-        assert source.run is not None
-        listing.write_listing(source.run / listing.LISTING, entries)
-        listing.report_skipped(entries)
+    elif recipe.dataset == "masks":
+        entries = _read_masks(recipe, source, progress=progress)[0]
+    else:
+        return
+    assert source.run is not None
+    listing.write_listing(source.run / listing.LISTING, entries)
+    listing.report_skipped(entries)
 
 
 def adapted(recipe: Recipe, data: Path) -> Recipe:
-    """The recipe for the classes of a user's folder."""
-    names = labels(recipe, data)
-    network = dataclasses.replace(recipe.network, classes=len(names)) if names else recipe.network
+    """The recipe for the classes of a user's images."""
+    names, network = labels(recipe, data), recipe.network
+    if recipe.dataset == "folder":
+        network = dataclasses.replace(network, classes=len(names))
+    elif recipe.dataset == "masks":  # of several classes, background is one
+        network = dataclasses.replace(recipe.paper_network, maps=len(names) + (len(names) > 1))
     return dataclasses.replace(recipe, network=network)
 
 
 def labels(recipe: Recipe, data: Path) -> tuple[str, ...]:
-    """The classes that a user's folder has; a built-in data set knows its own."""
-    return folder.class_names(data) if recipe.dataset == "folder" else ()
+    """The classes of a user's images; a built-in data set knows its own."""
+    read = {"folder": folder.class_names, "masks": masks.class_names}.get(recipe.dataset)
+    return read(data) if read else ()
 
 
 def _cifar(recipe: Recipe, source: Source) -> Data:
@@ -79,6 +87,23 @@ def _read_folder(recipe: Recipe, source: Source, *, progress: bool = False) -> f
     return folder.read_folder(
         source.data, folder_layout(recipe), source.cached, recorded=source.recorded, progress=progress
     )
+
+
+def _masks(recipe: Recipe, source: Source) -> Data:
+    _, train, held = _read_masks(recipe, source)
+    parts = [Examples(part.images, part.targets) if len(part) else None for part in (train, held)]
+    check_enough(len(train), recipe)
+    assert parts[0] is not None
+    return PixelData(recipe, parts[0], parts[1])
+
+
+def _read_masks(
+    recipe: Recipe, source: Source, *, progress: bool = False
+) -> tuple[tuple[listing.Entry, ...], masks.MaskedImages, masks.MaskedImages]:
+    layout = masks.MasksLayout(
+        height=recipe.height, width=recipe.width, holdout=recipe.holdout, held_share=recipe.held_share
+    )
+    return masks.read_pairs(source.data, layout, source.cached, recorded=source.recorded, progress=progress)
 
 
 def folder_layout(recipe: Recipe) -> folder.FolderLayout:
@@ -105,5 +130,6 @@ READERS: dict[str, Callable[[Recipe, Source], Data]] = {
     "cifar10": _cifar,
     "cifar100": _cifar,
     "folder": _folder,
+    "masks": _masks,
     "kitti-road": _road,
 }

@@ -17,12 +17,14 @@ import torch
 from torch.distributed import HashStore  # type: ignore[attr-defined]
 from torch.multiprocessing.spawn import spawn
 
+from quatserve.training.commands.main import main
 from quatserve.training.loop import run as runs
 from quatserve.training.loop.checkpoint import read_tensors
 from quatserve.training.loop.fit import fit
 from quatserve.training.loop.ranks import Ranks, meet
 from quatserve.training.nn.algebra import ALGEBRAS
 from tests.training.oracles import assert_close
+from tests.training.photographs import write_photographs
 from tests.training.tiny_command import tiny_recipes
 from tests.training.two_ranks import Results, network_step, normalisation, run_rank
 
@@ -195,6 +197,20 @@ def test_torchrun_teaches_what_one_process_teaches(data: Path, two_processes: Pa
     done = start(data, tmp_path / "two", "tiny-taught", flags=flags)
     assert done.returncode == 0, done.stderr
     one_process(data, tmp_path / "one", "tiny-taught", teacher=two_processes)
+    assert_equal_to_rounding(tmp_path / "two", tmp_path / "one")
+
+
+@patient
+def test_torchrun_trains_on_a_folder_alike(tmp_path: Path) -> None:
+    """The first rank decodes the images, and both map them."""
+    photos = write_photographs(tmp_path / "photos", {"cats": 20, "dogs": 30})
+    small = ("--size", "32", "--stem-stride", "2", "--width", "8", "--depth", "1", "--batch-size", "8")
+    flags = (*small, "--epochs", "2", "--compile", "off", "--device", "cpu", "--lr", "0.01")
+    done = start(photos, tmp_path / "two", "folder-quaternion", flags=flags)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("43 training, 7 held-out images") == 1
+    one = ["fit", "folder-quaternion", *flags, "--data", str(photos), "--out", str(tmp_path / "one")]
+    assert main(one) == 0
     assert_equal_to_rounding(tmp_path / "two", tmp_path / "one")
 
 
