@@ -85,7 +85,8 @@ def found_classes(maps: NDArray[np.uint8], size: tuple[int, int], threshold: flo
 
     if maps.ndim == 2:
         return (enlarged(maps) >= first_road_value(threshold)).astype(np.uint8)
-    return np.stack([enlarged(values) for values in maps]).argmax(0).astype(np.uint8)
+    found: NDArray[np.uint8] = np.stack([enlarged(values) for values in maps]).argmax(0).astype(np.uint8)
+    return found
 
 
 def pixel_table(truth: NDArray[np.uint8], found: NDArray[np.uint8], classes: int) -> NDArray[np.int64]:
