@@ -8,9 +8,9 @@ shorter side would be enlarged more than 4 times, or if another has the same byt
 and none where it is in two classes). A class without an image to train on is refused.
 
 With a recipe named `masks-*`, DIR holds images/NAME.* and masks/NAME.png of the same size: 0 and 255 (or 0
-and 1) for one class; for several, the numbers of the lines of DIR/classes.txt, 0 for background and 255 for what
-does not count. An image without a mask is skipped; a mask without an image, of another size or with another
-value is refused. 15 percent of the images are held out.
+and 1) for one class; for several, the numbers of the lines of DIR/classes.txt, 0 for background and 255
+for what does not count. An image without a mask is skipped; a mask without an image, of another size or with
+another value is refused. 15 percent of the images are held out.
 
 A batch of k times the recipe's images takes sqrt(k) times the recipe's rate, unless --lr is given.
 
