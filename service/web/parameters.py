@@ -21,7 +21,7 @@ ModelName = Annotated[
 ]
 
 
-class Parameters(BaseModel):
+class RequestParameters(BaseModel):
     """Refuses unknown names, and raises BadParameterError instead of pydantic's own error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -44,14 +44,14 @@ class Parameters(BaseModel):
         return f"{name} is {str(value)[:MAX_SHOWN]!r}; it must be {_allowed(field)}"
 
 
-class ClassifyParameters(Parameters):
+class ClassifyParameters(RequestParameters):
     model: ModelName = None
     top_k: int = Field(
         5, ge=1, le=MAX_TOP_K, description="number of classes in the answer, most probable first"
     )
 
 
-class SegmentParameters(Parameters):
+class SegmentParameters(RequestParameters):
     model: ModelName = None
     output: Output = Field(
         Output.MASK,

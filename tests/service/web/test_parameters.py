@@ -9,13 +9,13 @@ from quatserve.service.errors import BadParameterError
 from quatserve.service.imaging.render import Output
 from quatserve.service.web.parameters import (
     ClassifyParameters,
-    Parameters,
+    RequestParameters,
     SegmentParameters,
     read_query,
 )
 
 
-def read(model: type[Parameters], query: str) -> Parameters:
+def read(model: type[RequestParameters], query: str) -> RequestParameters:
     request = Request({"type": "http", "query_string": query.encode()})
     return model.model_validate(asyncio.run(read_query(request)))
 
@@ -48,7 +48,7 @@ def test_values_are_read() -> None:
         (SegmentParameters, "&".join(f"a{i}" for i in range(17)), "with at most 16 parameters"),
     ],
 )
-def test_a_fault_names_value_bound_and_remedy(model: type[Parameters], query: str, message: str) -> None:
+def test_a_fault_names_value_bound_and_remedy(model: type[RequestParameters], query: str, message: str) -> None:
     with pytest.raises(BadParameterError) as fault:
         read(model, query)
     assert message in str(fault.value)
