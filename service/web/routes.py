@@ -84,7 +84,7 @@ def inference_router(inference: Inference, registry: Registry, lifecycle: Lifecy
         "/segment",
         summary="Find the road in an image",
         response_class=Response,
-        responses={200: png_response("A picture", SEGMENT_HEADERS)},
+        responses={200: png_response("The mask, heatmap or overlay", SEGMENT_HEADERS)},
         openapi_extra=image_body("one image"),
     )
     async def segment(request: Request, parameters: Annotated[SegmentParameters, Query()]) -> Response:
@@ -116,7 +116,7 @@ class DirectDispatch:
     """An ASGI application in front of FastAPI's: calls the endpoints above with the models that they declare.
 
     FastAPI's middleware, routing and dependency layers are a fifth of the work for a small image, as
-    `benchmarks/routes.py` measures. FastAPI documents the same routes, and answers every other request.
+    `benchmarks/web.py` measures. FastAPI documents the same routes, and answers every other request.
     """
 
     def __init__(self, api: ASGIApp, router: APIRouter) -> None:
