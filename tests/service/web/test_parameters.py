@@ -48,7 +48,9 @@ def test_values_are_read() -> None:
         (SegmentParameters, "&".join(f"a{i}" for i in range(17)), "with at most 16 parameters"),
     ],
 )
-def test_a_fault_names_value_bound_and_remedy(model: type[RequestParameters], query: str, message: str) -> None:
+def test_a_fault_names_value_bound_and_remedy(
+    model: type[RequestParameters], query: str, message: str
+) -> None:
     with pytest.raises(BadParameterError) as fault:
         read(model, query)
     assert message in str(fault.value)
