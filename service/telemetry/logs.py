@@ -9,6 +9,8 @@ from typing import Any, Literal
 
 import orjson
 
+from quatserve.service.telemetry.queued_handler import QueuedHandler
+
 STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
 
 
@@ -40,20 +42,21 @@ class TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         facts = " ".join(
-            f"{key}={_on_one_line(value)}" for key, value in _extras(record).items() if value is not None
+            f"{key}={_quoted(value)}" for key, value in _extras(record).items() if value is not None
         )
         return f"{super().format(record)} {facts}".rstrip()
 
 
-def _on_one_line(value: object) -> str:
-    """Escape line breaks and control characters: a request path could forge a log line."""
+def _quoted(value: object) -> str:
+    """Quote whatever could be taken for more than one value: a request path could forge a field or a line."""
     text = str(value)
-    return text if text.isprintable() else repr(text)
+    plain = text.isprintable() and not any(character in text for character in " =\"'")
+    return text if plain else repr(text)
 
 
 def configure(level: str, style: Literal["json", "text"]) -> None:
     """Send all logs of the process, including uvicorn's and Python's warnings, to one handler."""
-    handler = logging.StreamHandler(sys.stderr)
+    handler = QueuedHandler(sys.stderr.fileno())
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("PIL").setLevel(logging.WARNING)  # it logs chunk contents at debug level

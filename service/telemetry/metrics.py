@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
+
+from quatserve.service.telemetry.queued_handler import dropped_lines
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
@@ -52,6 +54,15 @@ class _ModelCollector(Collector):
             info.add_metric([state.name, str(state.version), state.task, state.precision, state.provider], 1)
             fallback.add_metric([state.name], int(state.is_fallback))
         return [queued, admitted, info, fallback]
+
+
+class _LogCollector(Collector):
+    """Reads how many log lines the process has dropped."""
+
+    def collect(self) -> Iterable[Metric]:
+        yield CounterMetricFamily(
+            "quatserve_dropped_log_lines", "Log lines dropped because nobody read the log", dropped_lines()
+        )
 
 
 class BatchObserver:
@@ -103,6 +114,7 @@ class Metrics:
             registry=self.registry,
         )
         ProcessCollector(registry=self.registry)
+        self.registry.register(_LogCollector())
 
     def observer(self, model: str) -> BatchObserver:
         return BatchObserver(

@@ -84,7 +84,7 @@ def exit_stuck() -> None:
 
 
 def _exit_now(code: int) -> None:
-    sys.stderr.flush()
+    logging.shutdown()  # writes the last lines, within a limit
     os._exit(code)  # sys.exit would join the stuck thread, or abort while it runs
 
 
@@ -111,6 +111,7 @@ def serve(app: Application, settings: Settings) -> None:
     allow_open_files(settings.max_connections)
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     Server(configuration(app, settings), app, settings).run()
+    logging.shutdown()
     if _busy_threads():  # a run, load or image that outlasted the drain: the interpreter would join it
         _exit_now(0)
 

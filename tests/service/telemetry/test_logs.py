@@ -37,9 +37,17 @@ def test_json_is_one_line_with_the_traceback() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [("/classify", "/classify"), ("/a\nINFO forged", r"'/a\nINFO forged'"), (200, "200")]
+    ("value", "shown"),
+    [
+        ("/classify", "/classify"),
+        ("/a\nINFO forged", r"'/a\nINFO forged'"),
+        ("/a status=200", "'/a status=200'"),
+        ("/a' status='200", "\"/a' status='200\""),
+        ("status=200", "'status=200'"),
+        (200, "200"),
+    ],
 )
-def test_text_has_the_extra_fields_without_control_characters(value: object, shown: str) -> None:
+def test_no_value_of_a_text_line_can_pass_for_another_field(value: object, shown: str) -> None:
     line = TextFormatter().format(record("request", path=value, client=None))
     assert line.endswith(f"INFO    request path={shown}")
     assert "client" not in line  # fields without a value are left out
