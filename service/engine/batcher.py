@@ -200,7 +200,7 @@ class Batcher(Admission):
                 self._failures += MAX_FAILURES if isinstance(error, DeviceFailedError) else 1
                 if self._observer:
                     self._observer.failed()
-            known = isinstance(error, RunFailedError)
+            known = isinstance(error, (RunFailedError, MemoryError))
             self._post(
                 self._fail, batch, error if known else RunFailedError(f"{type(error).__name__}: {error}")
             )

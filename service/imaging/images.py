@@ -11,6 +11,7 @@ from quatserve.service.artifact import Resize as Resize  # training knows of the
 from quatserve.service.errors import ImageError as ImageError
 from quatserve.service.errors import UnreadableImageError
 from quatserve.service.imaging.inspect import open_header
+from quatserve.service.imaging.memory import check_memory
 
 Pixels = NDArray[np.uint8]
 ORIENTATION_TAG = 0x0112
@@ -48,9 +49,10 @@ def upright_rgb(image: Image.Image) -> Image.Image:
         image.load()
         turn = UPRIGHT.get(_orientation(image))
         rgb = _rgb(image)
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
     except Exception as error:
+        check_memory(image.width * image.height)
         raise UnreadableImageError("the image is damaged") from error
     return rgb if turn is None else rgb.transpose(turn)
 
@@ -63,6 +65,8 @@ def _orientation(image: Image.Image) -> int:
         return 1  # one value may hold two million fractions, and each becomes an object
     try:
         found = image.getexif().get(ORIENTATION_TAG)
+    except MemoryError:
+        raise
     except Exception:  # noqa: BLE001  # Pillow raises many types on a damaged block; the pixels are intact
         return 1
     return found if isinstance(found, int) else 1

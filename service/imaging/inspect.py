@@ -11,6 +11,7 @@ from quatserve.service.errors import (
     UnreadableImageError,
     UnsupportedFormatError,
 )
+from quatserve.service.imaging.memory import check_memory
 
 SIGNATURES = {b"\x89PNG\r\n\x1a\n": "PNG", b"\xff\xd8\xff": "JPEG", b"RIFF": "WEBP", b"BM": "BMP"}
 FORMATS = tuple(SIGNATURES.values())
@@ -82,9 +83,11 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
     file = _CountedReads(data, HEADER_READS)
     try:
         image = Image.open(file, formats=(name,))
-    except ImageError:
+    except (ImageError, MemoryError):
         raise
     except Exception as error:  # Pillow raises at least eight types on bad files
+        if name == "WEBP":  # its canvas is allocated with the header
+            check_memory(min(_webp_pixels(data), max_pixels))
         raise UnreadableImageError(f"the {name} header cannot be read") from error
     _check_size(image, max_pixels)
     pixels = image.width * image.height
@@ -92,6 +95,18 @@ def open_header(data: bytes, max_pixels: int) -> Image.Image:
         _check_scans(data, pixels, max_pixels)
     file.left += RUN_LENGTH_READS_PER_PIXEL * pixels if name == "BMP" else len(data) // BYTES_PER_READ
     return image
+
+
+def _webp_pixels(data: bytes) -> int:
+    """Width times height of the canvas, by the first chunk of the file."""
+    if data[12:16] == b"VP8X":
+        width, height = (int.from_bytes(data[at : at + 3], "little") + 1 for at in (24, 27))
+    elif data[12:16] == b"VP8L":
+        bits = int.from_bytes(data[21:25], "little")
+        width, height = (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
+    else:
+        width, height = (int.from_bytes(data[at : at + 2], "little") & 0x3FFF for at in (26, 28))
+    return width * height
 
 
 def in_run_lengths(image: Image.Image) -> bool:

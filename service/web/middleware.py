@@ -114,7 +114,7 @@ class RequestMiddleware:
     async def _explain(self, error: Exception, scope: Scope, receive: Receive, answer: _Answer) -> None:
         """Log and count an error, and answer with its document unless FastAPI has."""
         kind = problem_type_of(error)
-        if kind.status == 500:
+        if kind.status == 500 or isinstance(error, MemoryError):
             log.error("request failed", exc_info=error, extra={"request_id": answer.request_id})
         if kind.status in REJECTIONS:
             self._metrics.rejections.labels(kind.slug).inc()

@@ -78,6 +78,7 @@ PROBLEM_TYPES: dict[type[Exception], ProblemType] = {
     UploadsFullError: ProblemType(503, "uploads-full", "The service is busy"),
     DrainingError: ProblemType(503, "draining", "The service is shutting down"),
     BatcherClosedError: ProblemType(503, "model-closed", "The model is being replaced"),
+    MemoryError: ProblemType(503, "out-of-memory", "The service is short of memory"),
     DeadlineExceededError: ProblemType(504, "deadline", "The response was not ready in time"),
 }
 ALL_PROBLEM_TYPES = (
@@ -93,7 +94,7 @@ REJECTIONS = frozenset({401, 408, 413, 431, 503, 504})  # counted by reason: loa
 
 
 def problem_type_of(error: Exception) -> ProblemType:
-    return PROBLEM_TYPES.get(type(error), INTERNAL)
+    return next((PROBLEM_TYPES[cls] for cls in type(error).__mro__ if cls in PROBLEM_TYPES), INTERNAL)
 
 
 def document(kind: ProblemType, detail: str, request_id: str, **members: Any) -> dict[str, Any]:
@@ -121,7 +122,11 @@ def _headers_of(error: Exception, kind: ProblemType) -> dict[str, str]:
 def response_of(error: Exception, request_id: str, path: str = "") -> Response:
     """The problem document of an error. The reason of an internal error is logged, not sent."""
     kind = problem_type_of(error)
-    detail = str(error) if kind.status != 500 else "The reason has been logged under this request id."
+    detail = (
+        (str(error) or kind.title)
+        if kind.status != 500
+        else "The reason has been logged under this request id."
+    )
     members: dict[str, Any] = {}
     if isinstance(error, ImageError) and error.index is not None:
         detail, members = f"image {error.index}: {detail}", {"index": error.index}

@@ -21,6 +21,7 @@ from quatserve.service.telemetry import logs
 from quatserve.service.web import server
 
 RAISES, WRONG_SHAPE, HELD, ENDLESS, STUCK, BREAKS = 11, 22, 33, 44, 55, 66
+COSTLY_WIDTH = 4_443  # there is no memory to decode an image of this width
 ENDLESS_WIDTH = 4_444  # decoding an image of this width never ends
 HOLD_FILE = "hold"  # HELD runs wait while models_dir has it; a version loads while its directory has it
 
@@ -53,7 +54,9 @@ class FaultySession:
         self._stop = True
 
 
-def decode_endlessly(image: Image.Image) -> Image.Image:
+def decode(image: Image.Image) -> Image.Image:
+    if image.width == COSTLY_WIDTH:
+        np.empty((2**60,), np.uint8)  # raises a class of numpy's own
     while image.width == ENDLESS_WIDTH:
         time.sleep(0.01)
     return upright_rgb(image)
@@ -69,7 +72,7 @@ def load_faulty(directory: Path, settings: Settings) -> Model:
 
 if __name__ == "__main__":
     server.STUCK_NOTICE_S = 5.0  # for the tests to inspect the service, on a slow machine too
-    decoding.upright_rgb = decode_endlessly  # type: ignore[attr-defined]  # it is where it is called
+    decoding.upright_rgb = decode  # type: ignore[attr-defined]  # it is where it is called
     chosen = parse(sys.argv[1:])
     logs.configure(chosen.log_level, chosen.log_format)
     server.serve(create_app(chosen, on_stuck=server.exit_stuck, load=load_faulty), chosen)

@@ -13,7 +13,16 @@ from quatserve.service.web.server import EXIT_STUCK
 from tests.service import faulty_service
 from tests.service.artifacts import CLASSIFIER
 from tests.service.conftest import Start
-from tests.service.faulty_service import BREAKS, ENDLESS, HELD, HOLD_FILE, RAISES, STUCK, WRONG_SHAPE
+from tests.service.faulty_service import (
+    BREAKS,
+    COSTLY_WIDTH,
+    ENDLESS,
+    HELD,
+    HOLD_FILE,
+    RAISES,
+    STUCK,
+    WRONG_SHAPE,
+)
 from tests.service.harness import Background, RunningService, plain, wait_until
 
 PROGRAM = (faulty_service.__file__,)
@@ -53,7 +62,15 @@ def test_a_failing_model_is_a_500_without_its_reason(faulty: RunningService, com
     response = post(faulty, telling(command))
     assert (response.status_code, response.json()["type"]) == (500, "urn:quatserve:problem:model-failure")
     assert "told to" not in response.text
-    assert response.json()["request_id"] in faulty.log()  # with the reason
+    wait_until(lambda: response.json()["request_id"] in faulty.log())  # with the reason
+    assert works(faulty)
+
+
+def test_a_valid_image_that_finds_no_memory_is_a_503_with_a_log_line(faulty: RunningService) -> None:
+    response = post(faulty, plain((0, 0, 0), (COSTLY_WIDTH, 8)))
+    assert (response.status_code, response.json()["type"]) == (503, "urn:quatserve:problem:out-of-memory")
+    assert "retry-after" in response.headers
+    wait_until(lambda: response.json()["request_id"] in faulty.log())
     assert works(faulty)
 
 
