@@ -47,6 +47,7 @@ class Registry:
         self._repository = Repository({}, ModelsFile())  # the models directory when it was last read
         self._expected: set[str] = set()  # on disk at the start, or loaded since
         self._rescanning = asyncio.Lock()
+        self._rescan_waits = False  # a rescan has been asked for and has not begun
         self._retiring: set[asyncio.Task[None]] = set()
         self.refused: list[Refusal] = []
         self.unloaded: set[str] = set()  # by request; a rescan does not load them
@@ -125,7 +126,13 @@ class Registry:
                 raise SettingsError(f"the default for {task} is {name!r}: it does {does}")
 
     async def rescan(self) -> None:
-        """Load and unload until the registry matches the directory; on any error, keep what is loaded."""
+        """Load and unload until the registry matches the directory; on any error, keep what is loaded.
+
+        Calls during a rescan share the next one: it reads the directory after all of them.
+        """
+        if self._rescan_waits:
+            return
+        self._rescan_waits = True
         try:
             await self._rescan()
         except (NothingToServeError, SettingsError) as error:
@@ -133,6 +140,7 @@ class Registry:
 
     async def _rescan(self) -> None:
         async with self._rescanning:
+            self._rescan_waits = False
             self._repository = await self._versions.repository()
             on_disk = self._repository.versions
             self._expected &= on_disk.keys()
@@ -150,7 +158,7 @@ class Registry:
         """Load the highest version of a name on disk, or raise VersionRefusedError."""
         self.unloaded.discard(name)
         try:
-            await self._rescan()
+            await self._rescan_name(name)
         except (NothingToServeError, SettingsError) as error:
             raise VersionRefusedError(str(error)) from error
         refused = "; ".join(f"version {r.version}: {r.reason}" for r in self.refused if r.name == name)
@@ -159,6 +167,17 @@ class Registry:
             goes_on = f"version {served.model.description.version} goes on" if served else "none is served"
             raise VersionRefusedError(f"{name}, {refused}; {goes_on}")
         self.get(name)
+
+    async def _rescan_name(self, name: str) -> None:
+        """As a rescan, for one name; the others stay as they are, on disk and in the list of refusals."""
+        async with self._rescanning:
+            self._repository = await self._versions.repository()
+            versions = self._repository.versions.get(name)
+            if versions is None:
+                self._expected.discard(name)
+                self._replace(name, None)
+            refused = [] if versions is None else await self._rescan_one(name, versions)
+            self.refused = [refusal for refusal in self.refused if refusal.name != name] + refused
 
     def unload(self, name: str) -> None:
         """Stop serving a name until `load` is called for it."""

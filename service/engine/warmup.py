@@ -18,9 +18,13 @@ def warm_up(
     image: NDArray[Any],
     max_batch: int,
     max_batch_s: float,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.thread_time,
 ) -> tuple[int, ...]:
-    """The sizes that were run: doubling, at least size 1."""
+    """The sizes that were run: doubling, at least size 1.
+
+    The time is that of the calling thread, which takes part in each run: a model that is loaded while others
+    serve must get the same sizes as on a quiet machine, and until the next load.
+    """
     sizes = [*(1 << power for power in range(max_batch.bit_length()) if 1 << power < max_batch), max_batch]
     warmed: list[int] = []
     for size in sizes:

@@ -3,6 +3,7 @@
 import json
 import logging
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -302,3 +303,14 @@ def test_threads_follow_the_older_kind_of_quota(tmp_path: Path) -> None:
     (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("-1")
     assert quota(tmp_path) is None
     assert quota(tmp_path / "nowhere") is None
+
+
+def test_a_machine_under_load_does_not_shrink_the_batches() -> None:
+    """A thread that waits for a processor works as fast as on a quiet machine."""
+
+    def run(batch: NDArray[np.uint8]) -> NDArray[Any]:
+        time.sleep(0.05)  # other threads have the processor
+        return batch
+
+    image = np.zeros((2, 2, 3), np.uint8)
+    assert warm_up(run, image, max_batch=4, max_batch_s=0.02) == (1, 2, 4)

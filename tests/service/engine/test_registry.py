@@ -28,7 +28,14 @@ from quatserve.service.models_file import MODELS_FILE
 from quatserve.service.settings import Settings
 from quatserve.service.web.catalogue import readiness
 from quatserve.service.web.lifecycle import Lifecycle
-from tests.service.artifacts import CLASSIFIER, SEGMENTER, write_both, write_classifier, write_truncated
+from tests.service.artifacts import (
+    CLASSIFIER,
+    SEGMENTER,
+    write_both,
+    write_classifier,
+    write_segmenter,
+    write_truncated,
+)
 
 
 def registry_of(root: Path) -> Registry:
@@ -384,6 +391,76 @@ def test_a_version_is_loaded_behind_the_event_loop(tmp_path: Path) -> None:
         write_classifier(tmp_path, 2)
         await registry.rescan()
         assert found == [ours, ours, min(19, ours + NICENESS_STEP)]
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def counting(tmp_path: Path) -> tuple[Registry, list[str]]:
+    """A registry, and the names of what it loads after its start."""
+    loads: list[str] = []
+
+    def load(directory: Path, settings: Settings) -> Model:
+        loads.append(directory.parent.name)
+        return load_model(directory, settings)
+
+    registry = Registry(Settings(models_dir=tmp_path, max_batch=2, threads=1), load=load)
+    registry.start()
+    loads.clear()
+    return registry, loads
+
+
+def test_rescans_asked_for_during_a_rescan_are_one(tmp_path: Path) -> None:
+    """Each loads the broken version again; 200 signals loaded it 185 times."""
+    write_classifier(tmp_path)
+    write_truncated(tmp_path, version=2)
+
+    async def test() -> None:
+        registry, loads = counting(tmp_path)
+        first = asyncio.create_task(registry.rescan())
+        while not loads:  # noqa: ASYNC110  # then it has read the directory
+            await asyncio.sleep(0.001)
+        write_classifier(tmp_path, version=3)
+        write_truncated(tmp_path, version=4)
+        await asyncio.gather(first, *(registry.rescan() for _ in range(20)))
+        assert registry.get(CLASSIFIER).model.description.version == 3  # what came last is not missed
+        assert len(loads) == 3  # version 2 at first, then 4 and 3
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_a_rescan_that_fails_does_not_end_rescanning(tmp_path: Path) -> None:
+    write_classifier(tmp_path)
+
+    async def test() -> None:
+        registry, _ = counting(tmp_path)
+        write_models_file(tmp_path, pins="nonsense")
+        await registry.rescan()
+        write_models_file(tmp_path)
+        write_classifier(tmp_path, version=2)
+        await registry.rescan()
+        assert registry.get(CLASSIFIER).model.description.version == 2
+        await registry.close()
+
+    asyncio.run(test())
+
+
+def test_loading_a_name_leaves_the_others_alone(tmp_path: Path) -> None:
+    write_both(tmp_path)
+    write_truncated(tmp_path, version=2)
+
+    async def test() -> None:
+        registry, loads = counting(tmp_path)
+        refused = registry.refused
+        write_segmenter(tmp_path, version=2)
+        await registry.load(SEGMENTER)
+        assert loads == [SEGMENTER]
+        assert registry.get(SEGMENTER).model.description.version == 2
+        assert registry.refused == refused  # that of the other name
+        shutil.rmtree(tmp_path / SEGMENTER)
+        with pytest.raises(UnknownModelError):
+            await registry.load(SEGMENTER)
         await registry.close()
 
     asyncio.run(test())
