@@ -11,28 +11,52 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
 from quatserve.export.folding.maps import is_diagonal
-from quatserve.training.nn.conv import HypercomplexConv2d, HypercomplexLinear
+from quatserve.training.nn.blocks import by_group
+from quatserve.training.nn.layer import HypercomplexLayer
 
 Layer = _ConvNd | nn.Linear
 CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}  # by axes of space
-PLAIN = (*CONVOLUTIONS.values(), nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d, nn.Linear)
-LAYERS = (*PLAIN, HypercomplexConv2d, HypercomplexLinear)
-GEOMETRY = ("stride", "padding", "dilation", "groups", "padding_mode")
+TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+PLAIN = (*CONVOLUTIONS.values(), *TRANSPOSED.values(), nn.Linear)
+LAYERS = (*PLAIN, HypercomplexLayer)
+GEOMETRY = ("stride", "padding", "dilation", "groups", "padding_mode", "output_padding")
 
 
 def plain(layer: nn.Module) -> Layer:
     """The torch layer of the same meaning, with weights of its own."""
-    if isinstance(layer, HypercomplexLinear):
-        return _made(nn.Linear, layer.real_weight(), layer.bias)
-    if isinstance(layer, HypercomplexConv2d):
-        geometry = {name: getattr(layer, name) for name in ("stride", "padding", "dilation")}
-        return _made(nn.Conv2d, layer.real_weight(), None, **geometry)
+    names = [name for name in GEOMETRY if hasattr(layer, name) and not _is_plain_convolution(layer, name)]
+    geometry = {name: getattr(layer, name) for name in names}
+    if isinstance(layer, HypercomplexLayer):
+        geometry.pop("groups", None)  # `_dense` has no groups
+        return _made(_kind_of(layer), _dense(layer), layer.bias, **geometry)
     assert isinstance(layer, Layer)
     kind = next(kind for kind in PLAIN if isinstance(layer, kind))
-    geometry = {name: getattr(layer, name) for name in GEOMETRY if hasattr(layer, name)}
-    if isinstance(layer, _ConvTransposeNd):
-        geometry["output_padding"] = layer.output_padding
     return _made(kind, layer.weight, layer.bias, **geometry)
+
+
+def _is_plain_convolution(layer: nn.Module, name: str) -> bool:
+    """Whether `name` is an argument that only transposed convolutions take, and the layer is none."""
+    return name == "output_padding" and isinstance(layer, tuple(CONVOLUTIONS.values()))
+
+
+def _kind_of(layer: HypercomplexLayer) -> Any:
+    axes = len(layer.kernel_size)
+    if not axes:
+        return nn.Linear
+    return (TRANSPOSED if layer.transposed else CONVOLUTIONS)[axes]
+
+
+def _dense(layer: HypercomplexLayer) -> Tensor:
+    """The real weight without groups, of channels in d blocks: what no group reads is zero."""
+    weight, groups, d = layer.real_weight(), layer.groups, layer.algebra.dimension
+    if groups == 1:
+        return weight
+    rows, columns = weight.shape[0], weight.shape[1] * groups
+    first, second = (by_group(torch.arange(size), d, groups, 0).chunk(groups) for size in (rows, columns))
+    dense = weight.new_zeros(rows, columns, *weight.shape[2:])
+    for these, those, part in zip(first, second, weight.chunk(groups), strict=True):
+        dense[these[:, None], those] = part
+    return dense
 
 
 def pointwise(matrix: Tensor, offset: Tensor, rank: int, *, separate: bool) -> Layer:

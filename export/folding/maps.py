@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from quatserve.export.folding.trace import FoldError
+from quatserve.export.folding.trace import WHITENING, FoldError, Whitening
 from quatserve.training.nn.moments import mixing_matrix
-from quatserve.training.nn.norm import HypercomplexBatchNorm2d, regularised
+from quatserve.training.nn.whitening import NotPositiveDefiniteError, check_covariance
 
-NORMS = (HypercomplexBatchNorm2d, _BatchNorm)
+NORMS = (*WHITENING, _BatchNorm)
 Map = tuple[Tensor, Tensor]  # (channels, channels) and (channels,)
 
 
@@ -25,32 +25,21 @@ def normalisation_map(norm: nn.Module, name: str) -> Map:
             f"{name}: it normalises by the statistics of each batch (track_running_stats=False), "
             "so it is no fixed map; train it with running statistics"
         )
-    return _whitening_map(norm, name) if isinstance(norm, HypercomplexBatchNorm2d) else _real_map(norm)
+    return _whitening_map(norm, name) if isinstance(norm, WHITENING) else _real_map(norm)
 
 
 def is_diagonal(matrix: Tensor) -> bool:
     return bool((matrix == torch.diag(matrix.diagonal())).all())
 
 
-def _whitening_map(norm: HypercomplexBatchNorm2d, name: str) -> Map:
-    mean = norm.running_mean
-    if not norm.scales:  # it only centres
-        return torch.eye(mean.numel(), dtype=mean.dtype), (norm.beta - mean).flatten()
-    _check_positive_definite(norm, name)
-    matrices, offset = norm.affine(mean, norm.running_covariance)
+def _whitening_map(norm: Whitening, name: str) -> Map:
+    if norm.scales:
+        try:
+            check_covariance(norm.running_covariance, norm.eps)
+        except NotPositiveDefiniteError as error:
+            raise FoldError(f"{name}: {error}; the weights are damaged, train it again") from error
+    matrices, offset = norm.affine_map()
     return mixing_matrix(matrices), offset.flatten()
-
-
-def _check_positive_definite(norm: HypercomplexBatchNorm2d, name: str) -> None:
-    """V + eps I must have a Cholesky factor, or the whitening is not defined."""
-    covariance = norm.running_covariance
-    _, info = torch.linalg.cholesky_ex(regularised(covariance, norm.eps))
-    if bad := info.nonzero().flatten().tolist():
-        smallest = float(torch.linalg.eigvalsh(covariance[bad[0]]).min())
-        raise FoldError(
-            f"{name}: covariance of channel {bad[0]} is not positive definite (eigenvalue {smallest:.3g}, "
-            f"eps {norm.eps:g}); the weights are damaged, train it again"
-        )
 
 
 def _real_map(norm: nn.Module) -> Map:

@@ -7,10 +7,11 @@ from quatserve.export.folding.builder import Builder
 from quatserve.export.folding.maps import is_diagonal, normalisation_map
 from quatserve.export.folding.order import Value, spread
 from quatserve.export.folding.trace import FoldError
-from quatserve.training.nn.norm import HypercomplexBatchNorm2d
+from quatserve.training.nn.norm import HypercomplexBatchNorm2d, HypercomplexBatchNorm3d
 
 RANKS = {
     HypercomplexBatchNorm2d: 4,
+    HypercomplexBatchNorm3d: 5,
     nn.BatchNorm2d: 4,
     nn.BatchNorm3d: 5,
 }  # axes of the input, batch included

@@ -12,7 +12,7 @@ from quatserve.export.folding.builder import Builder
 from quatserve.export.folding.layers import LAYERS, plain
 from quatserve.export.folding.maps import NORMS
 from quatserve.export.folding.order import Value, joined, normalised
-from quatserve.training.nn.conv import HypercomplexLinear
+from quatserve.training.nn.linear import HypercomplexLinear
 
 
 def rewrite_join(new: Builder, node: fx.Node) -> Value:

@@ -6,10 +6,16 @@ from typing import Any
 from torch import fx, nn
 
 from quatserve.training.errors import UserError
-from quatserve.training.nn.conv import HypercomplexConv2d, HypercomplexLinear
-from quatserve.training.nn.norm import HypercomplexBatchNorm2d
+from quatserve.training.nn.layer import HypercomplexLayer
+from quatserve.training.nn.norm import (
+    HypercomplexBatchNorm1d,
+    HypercomplexBatchNorm2d,
+    HypercomplexBatchNorm3d,
+)
 
-LEAVES = (HypercomplexConv2d, HypercomplexLinear, HypercomplexBatchNorm2d)
+Whitening = HypercomplexBatchNorm1d | HypercomplexBatchNorm2d | HypercomplexBatchNorm3d
+WHITENING = (HypercomplexBatchNorm1d, HypercomplexBatchNorm2d, HypercomplexBatchNorm3d)
+LEAVES = (HypercomplexLayer, *WHITENING)
 
 
 class FoldError(UserError):

@@ -48,15 +48,19 @@ class TeacherConfig:
         return self.task, self.classes
 
 
+def _convolution(channels: int, width: int) -> HypercomplexConv2d:
+    return HypercomplexConv2d(channels, width, 3, padding=1, bias=False, algebra=REAL)
+
+
 class Stage(nn.Module):
     def __init__(self, channels: int, width: int):
         super().__init__()
-        self.conv1 = HypercomplexConv2d(REAL, channels, width)
-        self.norm1 = HypercomplexBatchNorm2d(REAL, width)
-        self.conv2 = HypercomplexConv2d(REAL, width, width)
-        self.norm2 = HypercomplexBatchNorm2d(REAL, width)
-        self.conv3 = HypercomplexConv2d(REAL, width, width)
-        self.norm3 = HypercomplexBatchNorm2d(REAL, width)
+        self.conv1 = _convolution(channels, width)
+        self.norm1 = HypercomplexBatchNorm2d(width, algebra=REAL)
+        self.conv2 = _convolution(width, width)
+        self.norm2 = HypercomplexBatchNorm2d(width, algebra=REAL)
+        self.conv3 = _convolution(width, width)
+        self.norm3 = HypercomplexBatchNorm2d(width, algebra=REAL)
 
     def forward(self, x: Tensor) -> Tensor:
         x = F.gelu(self.norm1(F.max_pool2d(self.conv1(x), 2)))
@@ -70,7 +74,7 @@ class Teacher(nn.Module):
     def __init__(self, config: TeacherConfig):
         super().__init__()
         self.config = config
-        self.stem = HypercomplexConv2d(REAL, RGB, config.stem)
+        self.stem = _convolution(RGB, config.stem)
         channels = (config.stem, *config.widths)
         self.stages = nn.Sequential(*map(Stage, channels, config.widths))
         self.head = nn.Linear(config.widths[-1], config.classes)

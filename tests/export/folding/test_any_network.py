@@ -49,13 +49,19 @@ def convolutions(draw: st.DrawFn, channels: int, algebra: Algebra) -> nn.Module:
     """Ours or torch's; the latter with every argument that torch has."""
     out = draw(WIDTHS)
     if draw(st.booleans()):
+        d = algebra.dimension
+        divides = [groups for groups in (1, 2) if channels // d % groups == out // d % groups == 0]
         return HypercomplexConv2d(
-            algebra,
             channels,
             out,
-            draw(st.sampled_from([1, 3])),
+            draw(st.integers(1, 3)),
             stride=draw(st.sampled_from([1, 2])),
+            padding=draw(st.integers(0, 2)),
             dilation=draw(st.sampled_from([1, 2])),
+            groups=draw(st.sampled_from(divides)),
+            bias=draw(st.booleans()),
+            padding_mode=draw(st.sampled_from(["zeros", "zeros", "circular"])),
+            algebra=algebra,
         )
     transposed = draw(st.integers(0, 5)) == 0
     kind = nn.ConvTranspose2d if transposed else nn.Conv2d
@@ -79,7 +85,7 @@ def convolutions(draw: st.DrawFn, channels: int, algebra: Algebra) -> nn.Module:
 def norms(draw: st.DrawFn, channels: int, algebra: Algebra) -> nn.Module:
     if draw(st.booleans()):
         return nn.BatchNorm2d(channels, affine=draw(st.booleans()))
-    return HypercomplexBatchNorm2d(algebra, channels, whiten=draw(st.booleans()))
+    return HypercomplexBatchNorm2d(channels, whiten=draw(st.booleans()), algebra=algebra)
 
 
 ALIKE: list[Callable[[Tensor], Tensor]] = [
@@ -137,7 +143,7 @@ def heads(draw: st.DrawFn, value: Tensor, algebra: Algebra) -> list[Step]:
     pool = draw(st.sampled_from(POOLS))
     features = pool(value).shape[1]
     linear = (
-        HypercomplexLinear(algebra, features, 8)
+        HypercomplexLinear(features, 8, algebra=algebra)
         if draw(st.booleans())
         else nn.Linear(features, 5, draw(st.booleans()))
     )

@@ -32,7 +32,7 @@ def test_the_map_is_the_definition(algebra: Algebra) -> None:
     gamma = triangles + triangles.transpose(0, 2, 1)
     rows, columns = np.triu_indices(d)
 
-    norm = HypercomplexBatchNorm2d(algebra, d * channels, eps=1e-3).double().eval()
+    norm = HypercomplexBatchNorm2d(d * channels, eps=1e-3, algebra=algebra).double().eval()
     assert norm.gamma is not None
     with torch.no_grad():
         norm.running_mean.copy_(torch.from_numpy(mean))
@@ -59,7 +59,7 @@ def test_the_map_of_torchs_norm_is_torchs_norm(affine: bool) -> None:
 
 
 def test_a_norm_that_only_centres_has_the_identity() -> None:
-    norm = HypercomplexBatchNorm2d(QUATERNION, 12, whiten=False).double().eval()
+    norm = HypercomplexBatchNorm2d(12, whiten=False, algebra=QUATERNION).double().eval()
     norm.running_mean.normal_()
     with torch.no_grad():
         matrix, offset = normalisation_map(norm, "norm")
@@ -69,7 +69,7 @@ def test_a_norm_that_only_centres_has_the_identity() -> None:
 
 def test_a_dead_channel_is_no_error() -> None:
     """V = 0 has no factor, V + eps I has: the layer itself computes with it."""
-    norm = HypercomplexBatchNorm2d(QUATERNION, 4, eps=1e-4).double().eval()
+    norm = HypercomplexBatchNorm2d(4, eps=1e-4, algebra=QUATERNION).double().eval()
     norm.running_covariance.zero_()
     with torch.no_grad():
         matrix, _ = normalisation_map(norm, "norm")

@@ -55,12 +55,15 @@ class Numpy(nn.Module):
             nn.BatchNorm2d(8, track_running_stats=False),
             "body.2: it normalises by the statistics of each batch",
         ),
-        (HypercomplexBatchNorm2d(QUATERNION, 8).train(), "body.2: it is in training mode; call eval() first"),
+        (
+            HypercomplexBatchNorm2d(8, algebra=QUATERNION).train(),
+            "body.2: it is in training mode; call eval() first",
+        ),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_the_layer_is_named_with_the_reason(layer: nn.Module, reason: str) -> None:
-    before = HypercomplexConv2d(QUATERNION, 8, 8)
+    before = HypercomplexConv2d(8, 8, 3, padding=1, bias=False, algebra=QUATERNION)
     network = nn.Sequential()
     network.add_module("body", nn.Sequential(before, nn.ReLU(), layer))
     training = layer.training and isinstance(layer, HypercomplexBatchNorm2d)

@@ -33,11 +33,11 @@ class Net(nn.Module):
 
 
 def conv(channels: int = 8, out: int = 8) -> HypercomplexConv2d:
-    return HypercomplexConv2d(QUATERNION, channels, out)
+    return HypercomplexConv2d(channels, out, 3, padding=1, bias=False, algebra=QUATERNION)
 
 
 def norm(channels: int = 8) -> HypercomplexBatchNorm2d:
-    return HypercomplexBatchNorm2d(QUATERNION, channels)
+    return HypercomplexBatchNorm2d(channels, algebra=QUATERNION)
 
 
 def join(*maps: Tensor) -> Tensor:
