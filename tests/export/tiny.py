@@ -14,6 +14,7 @@ from quatserve.training.loop.run import CHECKPOINT, new_config, write_config
 from quatserve.training.networks.residual import Network, NetworkConfig
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 from quatserve.training.recipes import find_recipe
+from quatserve.training.recipes.cifar import untaught
 from quatserve.training.recipes.schema import Recipe, as_json
 from tests.training.tiny_data import SMALL_CIFAR, road_recipe, write_cifar, write_frames
 
@@ -47,8 +48,9 @@ def pictures(count: int, height: int, width: int, seed: int = 0) -> NDArray[np.u
 
 
 def classifier_recipe(**changes: object) -> Recipe:
-    small = {"network": NetworkConfig(width=8, depth=1), "epochs": 1, "batch_size": 4}
-    return dataclasses.replace(find_recipe("cifar10-quaternion"), **small | changes)  # type: ignore[arg-type]
+    small = {"network": NetworkConfig(width=8, depth=1), "epochs": 1, "batch_size": 4, "holdout": 0}
+    recipe = untaught(find_recipe("cifar10-quaternion"))
+    return dataclasses.replace(recipe, **small | changes)  # type: ignore[arg-type]
 
 
 def write_run(run: Path, recipe: Recipe, seed: int = 0) -> Network:
