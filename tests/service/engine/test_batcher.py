@@ -386,7 +386,7 @@ def test_a_paused_process_does_not_take_its_run_for_stuck() -> None:
     run(test)
 
 
-@pytest.mark.parametrize("fault", [ValueError("bad"), MemoryError(), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize("fault", [ValueError("bad"), SystemExit(3), KeyboardInterrupt(), MemoryError()])
 def test_whatever_the_model_raises_the_next_run_goes_on(fault: BaseException) -> None:
     async def test() -> None:
         def model(images: Image) -> NDArray[Any]:
@@ -395,8 +395,9 @@ def test_whatever_the_model_raises_the_next_run_goes_on(fault: BaseException) ->
             return total(images)
 
         batcher = Batcher(model, LIMITS)
-        with pytest.raises(RunFailedError, match=type(fault).__name__):
+        with pytest.raises((RunFailedError, MemoryError)) as told:
             await submit(batcher, 13)
+        assert told.value is fault or type(fault).__name__ in str(told.value)  # MemoryError has a status
         assert int((await submit(batcher, 1)).rows[0][0]) == 12
         await batcher.close()
 

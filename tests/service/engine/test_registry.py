@@ -424,7 +424,7 @@ def test_rescans_asked_for_during_a_rescan_are_one(tmp_path: Path) -> None:
         write_truncated(tmp_path, version=4)
         await asyncio.gather(first, *(registry.rescan() for _ in range(20)))
         assert registry.get(CLASSIFIER).model.description.version == 3  # what came last is not missed
-        assert len(loads) == 3  # version 2 at first, then 4 and 3
+        assert len(loads) <= 4  # 2; then 4 and 3; then 4, if the first rescan was over before
         await registry.close()
 
     asyncio.run(test())
