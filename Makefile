@@ -8,7 +8,7 @@ VENV_GPU ?= .venv-gpu
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve venv test test-browser stress lint format verify check-image check-gpu check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser stress lint format verify check-floors check-image check-gpu check-gpu-install check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -44,6 +44,9 @@ ifeq ($(ARTIFACTS),)
 else
 	$(VENV)/bin/python -m quatserve verify $(ARTIFACTS)
 endif
+
+check-floors: $(VENV)/.installed  ## run the service's tests with the oldest dependencies admitted
+	$(VENV)/bin/python -m tests.packaging.floors
 
 check-image: $(VENV)/.installed  ## build and start the CPU image's contents, without Docker
 	$(VENV)/bin/python -m tests.packaging.service_image cpu

@@ -23,6 +23,7 @@ def test_every_check_is_run_with_what_it_needs(tmp_path: Path) -> None:
         "make test",
         "make lint",
         "make verify",
+        "make check-floors",
         "make check-image",
         "apt-get update -q",
         "apt-get install -qy --no-install-recommends prometheus",
