@@ -28,5 +28,5 @@ def test_example(name: str) -> None:
     (example,) = doctest.DocTestFinder(recurse=False).find(layer, name, globs=vars(layers) | {"torch": torch})
     assert example.examples
     report: list[str] = []
-    doctest.DocTestRunner().run(example, out=report.append)
+    doctest.DocTestRunner(verbose=False).run(example, out=report.append)
     assert not report, "".join(report)
