@@ -52,7 +52,8 @@ class Load:
 
 
 def logged(running: RunningService) -> list[dict[str, object]]:
-    return [json.loads(line) for line in running.log().splitlines()]
+    """The service's lines; onnxruntime writes some of its own to the same stream."""
+    return [json.loads(line) for line in running.log().splitlines() if line.startswith("{")]
 
 
 def terminate(root: Path, *, times: int) -> Record:
