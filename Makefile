@@ -8,7 +8,7 @@ VENV_GPU ?= .venv-gpu
 ARTIFACTS = $(patsubst %/model.json,%,$(wildcard models/*/*/model.json))
 
 .DEFAULT_GOAL := help
-.PHONY: help serve venv test test-browser stress lint format verify check-floors check-image check-gpu check-gpu-install check-monitoring clean
+.PHONY: help serve venv test test-browser stress lint format verify check-floors check-image check-gpu check-gpu-install check-compose check-compose-private check-monitoring clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## */\t/' | expand -t 20
@@ -57,9 +57,16 @@ check-gpu: $(VENV_GPU)/.installed  ## check this host's GPU with the models (dow
 check-gpu-install: $(VENV)/.installed  ## install the real GPU extra (gigabytes), and assert why it refuses to run
 	$(VENV)/bin/python -m tests.packaging.service_image gpu
 
+check-compose: $(VENV)/.installed  ## build the images and run them with the container engine of this machine
+	$(VENV)/bin/python -m tests.compose
+
+check-compose-private: $(VENV)/.installed  ## the same with an engine of its own, thrown away after it (as root on Debian)
+	$(VENV)/bin/python -m tests.compose.private_engine $(VENV)/bin/python -m tests.compose
+
 check-monitoring:  ## Prometheus's own check of its configuration and alerts
 	@command -v promtool >/dev/null || { echo "promtool is missing. On Debian: apt install prometheus"; exit 1; }
-	promtool check config docker/monitoring/prometheus.yml
+	promtool check config --syntax-only docker/monitoring/prometheus.yml
+	promtool check rules docker/monitoring/alerts.yml
 	promtool test rules docker/monitoring/alerts_test.yml
 
 clean:  ## remove the environments and caches

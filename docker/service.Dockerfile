@@ -44,11 +44,12 @@ ENTRYPOINT ["quatserve", "serve"]
 FROM runtime AS runtime-cpu
 ENV QUATSERVE_DEVICE=cpu
 
-# `cuda` refuses to start where it would have run on the CPU unnoticed.
+# `cuda` refuses to start where it would have run on the CPU unnoticed. Which GPU is left to whoever starts the
+# container; the toolkit refuses a driver older than this CUDA before there is one.
 FROM runtime AS runtime-gpu
 ENV QUATSERVE_DEVICE=cuda \
-    NVIDIA_VISIBLE_DEVICES=all \
-    NVIDIA_DRIVER_CAPABILITIES=compute,utility
+    NVIDIA_DRIVER_CAPABILITIES=compute,utility \
+    NVIDIA_REQUIRE_CUDA=cuda>=13.0
 
 # hadolint ignore=DL3006
 FROM runtime-${RUNTIME}

@@ -29,7 +29,6 @@ ENV PATH=/opt/quatserve/bin:$PATH \
     HOME=/tmp \
     MPLCONFIGDIR=/tmp/matplotlib \
     TORCHINDUCTOR_CACHE_DIR=/tmp/inductor \
-    NVIDIA_VISIBLE_DEVICES=all \
     NVIDIA_DRIVER_CAPABILITIES=compute,utility
 # Relative paths in commands (data/, runs/, models/) are those of the mounted directory.
 WORKDIR /work

@@ -54,11 +54,3 @@ def test_the_dashboard_finds_its_data_source() -> None:
     (source,) = yaml.safe_load((MONITORING / "datasource.yml").read_text())["datasources"]
     panels = json.loads((MONITORING / "dashboard.json").read_text())["panels"]
     assert {panel["datasource"]["uid"] for panel in panels} == {source["uid"]}
-
-
-def test_the_readme_says_how_prometheus_gets_an_api_key() -> None:
-    line = "authorization: {credentials: KEY}"
-    assert f"`{line}`" in (ROOT / "service" / "README.md").read_text()
-    commented = (MONITORING / "prometheus.yml").read_text()
-    (job,) = yaml.safe_load(commented.replace(f"# {line}", line))["scrape_configs"]
-    assert job["authorization"] == {"credentials": "KEY"}
