@@ -23,7 +23,7 @@ from quatserve.export.folding import fold
 from quatserve.export.graph import write_graph
 from quatserve.export.interface import Interface
 from quatserve.export.precision.int8 import quantise
-from quatserve.export.proof.scenes import smooth
+from quatserve.export.scenes import smooth
 from quatserve.service.artifact import INPUT_NAME, Precision, Task
 from quatserve.training.data.augment import normalise
 from quatserve.training.networks.residual import Network, NetworkConfig

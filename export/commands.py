@@ -118,10 +118,10 @@ def _loss(text: str) -> float:
 
 
 def _build(options: argparse.Namespace) -> int:
-    from quatserve.export.artifact.building import build
+    from quatserve.export.artifact.from_run import build_run
     from quatserve.export.artifact.inspection import inspect, report
 
-    build(
+    build_run(
         options.run_directory,
         options.data,
         options.out,

@@ -1,7 +1,7 @@
-"""Writes a folded module as an ONNX graph: uint8 pixels in, probabilities or a uint8 map out.
+"""Writes a folded module as an ONNX graph: uint8 pixels in, probabilities or uint8 maps out.
 
-    images -> (x / 255 - mean) / std -> folded layers -> logits -> softmax                  -> probabilities
-                                                                -> sigmoid -> round(255 p)  -> road
+    images -> (x / 255 - mean) / std -> folded layers -> logits -> softmax                 -> probabilities
+                                                                -> sigmoid -> round(255 p) -> heatmap
 
 `torch.onnx.export` translates, and there is nothing for it to fold. Its names, versions and notes are then
 replaced by ours.
@@ -52,7 +52,18 @@ def write_graph(folded: fx.GraphModule, interface: Interface, precision: Precisi
             f"{precision}: torch.onnx.export cannot write the network ({_reason(error)})"
         ) from error
     assert program is not None
+    _check_rows(program.model.graph.outputs[0])
     return _finished(program.model)
+
+
+def _check_rows(output: ir.Value) -> None:
+    """One row per image, of a size that no image changes."""
+    assert output.shape is not None
+    batch, *row = output.shape
+    if str(batch) != BATCH or not all(isinstance(size, int) for size in row):
+        raise UserError(
+            f"the network returns {output.shape} for a batch of images: each must have a row of its own"
+        )
 
 
 def _with_plain_means(folded: fx.GraphModule) -> fx.GraphModule:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from quatserve.service.artifact import Task
 
 LEVELS = 255  # of a pixel, and of a map
-Colour = tuple[float, float, float]
+Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,13 +18,14 @@ class Interface:
     task: Task
     height: int
     width: int
-    mean: Colour = (0.5, 0.5, 0.5)
-    std: Colour = (0.5, 0.5, 0.5)
+    mean: Channels = (0.5, 0.5, 0.5)
+    std: Channels = (0.5, 0.5, 0.5)
 
 
 class Served(nn.Module):
-    """uint8 (B, H, W, 3) -> probabilities (B, classes), or a map of round(255 p), (B, H, W).
+    """uint8 (B, H, W, 3) -> probabilities (B, classes), or maps of round(255 p), (B, classes, H, W).
 
+    A single map has a sigmoid, and several a softmax over them.
     Pixels are scaled and probabilities computed in `dtype`; the layers compute in their own.
     """
 
@@ -50,4 +51,5 @@ class Served(nn.Module):
     def output(self, logits: Tensor) -> Tensor:
         if self.task is Task.CLASSIFICATION:
             return logits.softmax(1)
-        return (logits.sigmoid() * LEVELS).round().to(torch.uint8).squeeze(1)
+        p = logits.sigmoid() if logits.shape[1] == 1 else logits.softmax(1)
+        return (p * LEVELS).round().to(torch.uint8)

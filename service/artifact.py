@@ -7,14 +7,15 @@ import hashlib
 import re
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from quatserve.service.artifact_files import read_regular
 from quatserve.service.errors import ArtifactError
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 DESCRIPTION_FILE = "model.json"
 PROBE_FILE: Final = "probe.npz"
 MAX_PROBE_BYTES = 2**27  # the file, and its arrays: ten times those of a network of 512 x 512
@@ -26,12 +27,16 @@ NAME_PATTERN = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 VERSION_PATTERN = re.compile(r"[1-9][0-9]{0,8}")
 
 
+Level = Annotated[int, Field(ge=0, le=255)]
+Colour = tuple[Level, Level, Level]
+
+
 class Task(StrEnum):
     CLASSIFICATION = "classification"
     SEGMENTATION = "segmentation"
 
 
-OUTPUT_NAMES = {Task.CLASSIFICATION: "probabilities", Task.SEGMENTATION: "road"}
+OUTPUT_NAMES = {Task.CLASSIFICATION: "probabilities", Task.SEGMENTATION: "heatmap"}
 MAX_TOLERANCES = {Task.CLASSIFICATION: 0.25, Task.SEGMENTATION: 64.0}  # a quarter of the output's range
 
 
@@ -50,6 +55,11 @@ class Resize(StrEnum):
 
 class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _if_known() -> Any:
+    """A field that is left out of model.json if nobody knows its value."""
+    return Field(default=None, exclude_if=lambda value: value is None)
 
 
 class ModelFile(_Strict):
@@ -72,7 +82,7 @@ class ProbeFile(_Strict):
 class Metric(_Strict):
     name: str  # "error", "iou", ...
     value: float
-    dataset: str
+    dataset: str | None = _if_known()
     split: str  # "test", or the name of the held-out run of frames
     samples: Annotated[int, Field(gt=0)]
     precision: Precision = Precision.FP32
@@ -81,44 +91,65 @@ class Metric(_Strict):
 class Parity(_Strict):
     """The written fp32 file in onnxruntime against the unfolded network in float64."""
 
-    max_difference: float  # of probabilities, or of the road map before rounding
-    max_levels: int | None = None  # segmentation: of the uint8 map
+    max_difference: float  # of logits
+    max_logit: Annotated[float, Field(gt=0)]  # the largest: the scale of the difference
+    max_levels: int | None = _if_known()  # segmentation: of the uint8 maps
     images: Annotated[int, Field(gt=0)]
     batches: tuple[int, ...]
 
 
 class Parameters(_Strict):
-    """As the paper counts them: with and without running statistics, and in the folded graph."""
+    """With running statistics, without them, and in the folded graph."""
 
     total: Annotated[int, Field(gt=0)]
     trainable: Annotated[int, Field(gt=0)]
     folded: Annotated[int, Field(gt=0)]
 
 
+class Calibration(_Strict):
+    """A temperature, fitted on held-out images and folded into the last layer, and what it changed."""
+
+    temperature: Annotated[float, Field(gt=0)]
+    error_before: Annotated[float, Field(ge=0, le=1)]  # expected calibration error
+    error_after: Annotated[float, Field(ge=0, le=1)]
+    dataset: str  # of the errors
+    split: str
+    samples: Annotated[int, Field(gt=0)]
+
+
 class Training(_Strict):
-    recipe: str
-    epochs: Annotated[int, Field(gt=0)]
-    seed: int
-    commit: str
-    start: str | None = None  # the run whose weights it started from; None: random weights
-    teacher: str | None = Field(default=None, exclude_if=lambda teacher: teacher is None)
-    """Whose answers it learned from, where not from labels alone; older services know no such field."""
-    dataset: str
-    data_licence: str
-    weights_licence: str
+    """How the weights came about, as far as that is known."""
+
+    recipe: str | None = _if_known()
+    epochs: Annotated[int, Field(gt=0)] | None = _if_known()
+    seed: int | None = _if_known()
+    commit: str | None = _if_known()
+    start: str | None = _if_known()  # the run whose weights it started from, if they were not random
+    teacher: str | None = _if_known()  # whose answers it learned from, if not from labels alone
+    dataset: str | None = _if_known()
+    data_licence: str | None = _if_known()
+    weights_licence: str | None = _if_known()
 
 
 class Description(_Strict):
     """Everything that the service and people need to know about a model."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[2] = SCHEMA_VERSION
     name: Annotated[str, Field(pattern=rf"^{NAME_PATTERN.pattern}$")]
     version: Annotated[int, Field(ge=1)]
     task: Task
     summary: str
-    network: str
-    algebra: str
-    labels: tuple[str, ...]  # classification: one per class; segmentation: ("road",)
+    network: str | None = _if_known()
+    algebra: str | None = _if_known()
+    stem_stride: Annotated[int, Field(gt=0)] | None = _if_known()
+    labels: tuple[str, ...]  # one per class; of several maps, the first is the background's
+    palette: tuple[Colour, ...] = Field(default=(), exclude_if=lambda palette: not palette)
+    """One colour per label of several maps: the mask is a picture of class indices."""
+    threshold: Annotated[float, Field(gt=0, lt=1)] | None = _if_known()
+    """Of a single map: a pixel is foreground from this probability on."""
+    confidence_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    """Of a classifier: of held-out answers at least as probable, 95 % are right; null if not measured."""
+    calibration: Calibration | None = _if_known()
     height: Annotated[int, Field(gt=0)]
     width: Annotated[int, Field(gt=0)]
     resize: Resize
@@ -128,7 +159,16 @@ class Description(_Strict):
     parity: Parity
     parameters: Parameters
     multiply_accumulates: Annotated[int, Field(gt=0)]
-    training: Training
+    training: Training | None = _if_known()
+
+    @field_validator("schema_version", mode="before")
+    @classmethod
+    def _current(cls, version: object) -> object:
+        if version == SCHEMA_VERSION - 1:
+            raise PydanticCustomError(
+                "schema_version", f"{version} is not loaded any more: build the run again"
+            )
+        return version
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -140,7 +180,23 @@ class Description(_Strict):
         if len(set(self.labels)) != len(self.labels) or not self.labels:
             raise ValueError("labels must be distinct, and at least one")
         _check_tolerances(self.task, self.files)
+        self._check_masks()
         return self
+
+    def _check_masks(self) -> None:
+        """A single map has a threshold, and several have a palette; a classifier has neither."""
+        maps = len(self.labels) if self.task is Task.SEGMENTATION else 0
+        if (self.threshold is not None) != (maps == 1):
+            raise ValueError("threshold belongs to a segmentation network of one class, which needs it")
+        if len(self.palette) != (maps if maps > 1 else 0):
+            raise ValueError(
+                "palette has one colour for each label of a segmentation network of several classes"
+            )
+
+    @property
+    def foreground(self) -> tuple[str, ...]:
+        """The classes that a segmentation network finds."""
+        return self.labels if len(self.labels) == 1 else self.labels[1:]
 
     @property
     def output_name(self) -> str:

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from quatserve.export.artifact.card import write_card
+from quatserve.export.artifact.history import origin_of
 from quatserve.service.artifact import Description, Precision, read_description
 from quatserve.training.loop.run import read_config
 
@@ -42,10 +43,11 @@ def test_every_precision_ships_and_reaches_what_was_promised(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_card_is_the_one_that_the_run_and_the_description_make(name: str) -> None:
     pictures = [path.name for path in artifact(name).iterdir()]
-    config = read_config(ROOT / "runs" / name)
-    assert (artifact(name) / "README.md").read_text() == write_card(
-        read_description(artifact(name)), config, pictures
-    )
+    run, model = ROOT / "runs" / name, read_description(artifact(name))
+    assert model.training is not None
+    origin = origin_of(run, read_config(run), model.training.dataset or "", model.labels)
+    assert origin.training == model.training
+    assert (artifact(name) / "README.md").read_text() == write_card(model, origin, pictures)
 
 
 @pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md"])

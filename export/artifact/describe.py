@@ -1,12 +1,13 @@
-"""Fills in model.json from the run and its measurements."""
+"""Fills in model.json from the plan and the measurements."""
 
-import copy
 import hashlib
+from math import prod
 
-import torch
-from torch import fx
+import onnx
+from torch import fx, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
-from quatserve.export.datasets import Splits
+from quatserve.export.artifact.plan import Plan
 from quatserve.service.artifact import (
     Description,
     Metric,
@@ -15,59 +16,47 @@ from quatserve.service.artifact import (
     Parity,
     Precision,
     ProbeFile,
-    Resize,
     Task,
-    Training,
 )
-from quatserve.training.loop.run import RunConfig
-from quatserve.training.networks.counting import count_multiply_accumulates, count_parameters
-from quatserve.training.networks.residual import Network
-from quatserve.training.recipes.schema import Recipe
+from quatserve.training.networks.counting import count_parameters
 
 FILES = {Precision.FP32: "model.onnx", Precision.FP16: "model.fp16.onnx", Precision.INT8: "model.int8.onnx"}
-RESIZE = {Task.CLASSIFICATION: Resize.CENTRE_SQUARE, Task.SEGMENTATION: Resize.STRETCH}
-DEPTHS = {2: "shallow", 10: "deep"}
-CIFAR_LICENCE = "none stated; cite Krizhevsky, Learning Multiple Layers of Features from Tiny Images, 2009"
-NON_COMMERCIAL = "CC BY-NC-SA 3.0"
-LICENCES = {  # data set: (licence of the data, licence of weights trained on it)
-    "cifar10": (CIFAR_LICENCE, "MIT"),
-    "cifar100": (CIFAR_LICENCE, "MIT"),
-    "kitti-road": (NON_COMMERCIAL, NON_COMMERCIAL),
-}
 
 
 def describe(
     name: str,
     version: int,
-    *,
-    network: Network,
+    plan: Plan,
     folded: fx.GraphModule,
-    config: RunConfig,
-    splits: Splits,
+    *,
     parity: Parity,
     files: tuple[ModelFile, ...],
     metrics: tuple[Metric, ...],
     probe: bytes,
+    fp32: bytes,
 ) -> Description:
-    recipe, task = config.recipe, Task(network.config.task)
+    origin = plan.origin
     return Description(
         name=name,
         version=version,
-        task=task,
-        summary=_summary(recipe, splits),
-        network=_network(recipe),
-        algebra=network.config.algebra,
-        labels=splits.labels,
-        height=recipe.height,
-        width=recipe.width,
-        resize=RESIZE[task],
+        task=plan.task,
+        summary=origin.summary or _summary(plan),
+        network=origin.network,
+        algebra=origin.algebra,
+        stem_stride=origin.stem_stride,
+        labels=plan.labels,
+        palette=plan.palette,
+        threshold=plan.threshold,
+        height=plan.interface.height,
+        width=plan.interface.width,
+        resize=plan.resize,
         files=files,
         probe=ProbeFile(sha256=hashlib.sha256(probe).hexdigest()),
         metrics=metrics,
         parity=parity,
-        parameters=count(network, folded),
-        multiply_accumulates=multiply_accumulates(folded, recipe.height, recipe.width),
-        training=_training(config, splits),
+        parameters=count(plan.network, folded),
+        multiply_accumulates=multiply_accumulates(onnx.load_from_string(fp32)),
+        training=origin.training,
     )
 
 
@@ -81,82 +70,37 @@ def model_file(precision: Precision, content: bytes, tolerance: float) -> ModelF
     )
 
 
-def count(network: Network, folded: fx.GraphModule) -> Parameters:
+def count(network: nn.Module, folded: fx.GraphModule) -> Parameters:
     total, trainable = count_parameters(network)
+    norms = (module for module in network.modules() if isinstance(module, _BatchNorm))
+    running = (tensor for norm in norms for tensor in (norm.running_mean, norm.running_var))
     return Parameters(
-        total=total, trainable=trainable, folded=sum(tensor.numel() for tensor in folded.parameters())
+        total=total + sum(tensor.numel() for tensor in running if tensor is not None),
+        trainable=trainable,
+        folded=sum(tensor.numel() for tensor in folded.parameters()),
     )
 
 
-def multiply_accumulates(folded: fx.GraphModule, height: int, width: int) -> int:
-    """Multiply-accumulates of one image through the graph, opening 1x1 convolutions included."""
-    return count_multiply_accumulates(copy.deepcopy(folded).to(torch.float32), height, width)
+def multiply_accumulates(model: onnx.ModelProto) -> int:
+    """Of the convolutions and matrix products of the graph, for one image."""
+    graph = onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph
+    shapes = {tensor.name: [*tensor.dims] for tensor in graph.initializer}
+    for value in (*graph.input, *graph.value_info, *graph.output):
+        shapes[value.name] = [dim.dim_value or 1 for dim in value.type.tensor_type.shape.dim]  # one image
+    return sum(_products(node, shapes) for node in graph.node)
 
 
-def _summary(recipe: Recipe, splits: Splits) -> str:
-    kind = DEPTHS.get(recipe.paper_network.depth, f"depth-{recipe.paper_network.depth}")
-    network = f"{kind} {recipe.network.algebra} network"
-    if recipe.dataset == "kitti-road":
-        return f"Finds the road in a photo: {network} trained on {splits.dataset}"
-    return f"Sorts photos into the {len(splits.labels)} classes of {splits.dataset}: {network}"
+def _products(node: onnx.NodeProto, shapes: dict[str, list[int]]) -> int:
+    if node.op_type == "Conv":
+        return prod(shapes[node.output[0]]) * prod(shapes[node.input[1]][1:])
+    if node.op_type == "ConvTranspose":
+        return prod(shapes[node.input[0]]) * prod(shapes[node.input[1]][1:])
+    if node.op_type in ("Gemm", "MatMul"):
+        return prod(shapes[node.output[0]]) * shapes[node.input[0]][-1]
+    return 0
 
 
-def _network(recipe: Recipe) -> str:
-    config = recipe.paper_network
-    parts = [
-        f"residual, depth {config.depth}, width {config.width}",
-        f"{config.encoding} components",
-        "whitening" if config.whiten else "centring only",
-    ]
-    if config.dilations:
-        parts.append("dilations " + " ".join(map(str, config.dilations)))
-    return ", ".join(parts)
-
-
-def _training(config: RunConfig, splits: Splits) -> Training:
-    data, weights = LICENCES[config.recipe.dataset]
-    learnt_before = {LICENCES[earlier.recipe.dataset][1] for earlier in config.sources}
-    return Training(
-        recipe=config.recipe.name,
-        epochs=config.recipe.epochs,
-        seed=config.seed,
-        commit=_commit(config),
-        start=begun_with(config) or None,
-        teacher=taught_by(config) or None,
-        dataset=splits.dataset,
-        data_licence=data,
-        weights_licence=NON_COMMERCIAL if NON_COMMERCIAL in learnt_before else weights,
-    )
-
-
-def begun_with(config: RunConfig) -> str:
-    """The runs whose weights this run started from, latest first; empty if the weights were random."""
-    return "; before that ".join(ancestry(config))
-
-
-def ancestry(config: RunConfig) -> list[str]:
-    """One line for each run whose weights this run started from, latest first."""
-    return [_weights_of(earlier) for earlier in config.ancestors]
-
-
-def taught_by(config: RunConfig) -> str:
-    """The run of the teacher and its own ancestors; empty if the run learned from labels only."""
-    if not config.teacher:
-        return ""
-    teacher = config.teacher.config
-    before = begun_with(teacher)
-    return _weights_of(teacher) + (f" (begun with {before})" if before else "")
-
-
-def _weights_of(run: RunConfig) -> str:
-    if run.imported:
-        return "imported from {file} (sha256 {sha256})".format(**run.imported)
-    commits = ", then ".join([f"commit {run.commit}", *run.later])
-    taught = f" (taught by {taught_by(run)})" if run.teacher else ""
-    return f"recipe {run.recipe.name}, {run.recipe.epochs} epochs, seed {run.seed}, {commits}{taught}"
-
-
-def _commit(config: RunConfig) -> str:
-    if config.imported:
-        return "trained elsewhere, imported from {file}, sha256 {sha256}".format(**config.imported)
-    return "; then ".join(config.origins) if config.later else config.commit
+def _summary(plan: Plan) -> str:
+    if plan.task is Task.CLASSIFICATION:
+        return f"Sorts pictures into {len(plan.labels)} classes"
+    return f"Finds {', '.join(plan.labels[1:] or plan.labels)} in pictures"

@@ -69,8 +69,8 @@ def _files(model: Description, found: dict[str, Any]) -> str:
     levels = "" if parity.max_levels is None else f" ({parity.max_levels} of 255 levels)"
     batches = ", ".join(map(str, parity.batches))
     return (
-        f"{table}\n  parity of fp32 with the network in float64: {parity.max_difference:.2g}{levels}, "
-        f"{parity.images} images, batches of {batches}"
+        f"{table}\n  parity of fp32 with the network in float64: logits within "
+        f"{parity.max_difference:.2g}{levels}, {parity.images} images, batches of {batches}"
     )
 
 
@@ -86,6 +86,7 @@ def _metrics(model: Description) -> str:
         return f"{value:.2%}" if model.task is Task.CLASSIFICATION else f"{value:.4f}"
 
     rows = [
-        [m.name, m.dataset, m.split, m.precision, f"{m.samples:,}", shown(m.value)] for m in model.metrics
+        [m.name, m.dataset or "", m.split, m.precision, f"{m.samples:,}", shown(m.value)]
+        for m in model.metrics
     ]
     return format_table(["metric", "data", "split", "precision", "images", "value"], rows, right=(4, 5))

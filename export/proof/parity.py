@@ -40,6 +40,7 @@ def prove(network: nn.Module, model: bytes, images: Images, interface: Interface
     apart = _output_difference(output, run(session, name, images), interface.task)
     return Parity(
         max_difference=difference,
+        max_logit=scale,
         max_levels=int(apart) if interface.task is Task.SEGMENTATION else None,
         images=len(images),
         batches=BATCHES,

@@ -1,6 +1,7 @@
 """The probe: eight inputs and their expected outputs, which every host checks before it serves.
 
-It contains no KITTI frame, because every copy of the artifact would then fall under KITTI's licence.
+It contains no image that is not public: no picture of a user's, and no KITTI frame, under whose licence every
+copy of the artifact would then fall.
 """
 
 import io
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from quatserve.export.datasets import Splits
 from quatserve.export.proof.runtime import run, session_of
-from quatserve.export.proof.scenes import synthetic
+from quatserve.export.scenes import synthetic
 from quatserve.service.artifact import Precision, Task
 from quatserve.training.loop.prediction import Images
 
@@ -27,9 +28,9 @@ MARGINS = {
 }  # times the difference measured here
 
 
-def probe_images(task: Task, splits: Splits, height: int, width: int) -> Images:
-    """Uint8 (8, height, width, 3). For a classifier half of the images are real."""
-    if task is Task.SEGMENTATION:
+def probe_images(splits: Splits, height: int, width: int) -> Images:
+    """Uint8 (8, height, width, 3). Half of the images are real if they may be copied."""
+    if not splits.public:
         return synthetic(COUNT, height, width)
     return np.concatenate([splits.samples.images[:REAL], synthetic(COUNT - REAL, height, width)])
 

@@ -36,7 +36,8 @@ def _verify_file(
     directory: Path, file: ModelFile, description: Description, images: Images, expected: NDArray[np.generic]
 ) -> float:
     content = read_verified(directory / file.name, file.sha256, file.bytes)
-    check_graph(_parsed(content, file), file.precision, description)
+    ours = description.network is not None
+    check_graph(_parsed(content, file), file.precision, description, ours=ours)
     session = session_of(content)
     whole = run(session, description.output_name, images)
     single = run(session, description.output_name, images, 1)

@@ -56,7 +56,7 @@ def write_picture(
             photo = decode(read(result.file.path, max_pixels), max_pixels)
         except (ImageError, OSError) as error:
             return SkippedFile(result.file, str(error))
-    picture, _ = render(result.row, result.size, output, threshold, photo)
+    picture, _ = render(result.row[0], result.size, output, threshold, photo)
     try:
         write_atomically(path, picture)
     except OSError as error:

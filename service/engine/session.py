@@ -115,6 +115,7 @@ class Session:
 
 def row_shape(description: Description) -> tuple[int, ...]:
     """The shape of the output of one image."""
+    classes = len(description.labels)
     if description.task is Task.CLASSIFICATION:
-        return (len(description.labels),)
-    return (description.height, description.width)
+        return (classes,)
+    return (classes, description.height, description.width)

@@ -98,7 +98,7 @@ def inference_router(inference: Inference, registry: Registry, lifecycle: Lifecy
                 loaded = registry.resolve(Task.SEGMENTATION, parameters.model)
                 prepared, outcome, timings = await inference.run(loaded, files, departure)
                 picture, fraction = await inference.draw(
-                    outcome.rows[0], prepared[0].size, parameters, files[0], departure
+                    outcome.rows[0][0], prepared[0].size, parameters, files[0], departure
                 )
         description = loaded.model.description
         headers = {

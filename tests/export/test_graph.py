@@ -87,7 +87,7 @@ def test_every_precision_has_the_same_interface(config: NetworkConfig, precision
     expected = (
         helper.make_tensor_value_info("probabilities", TensorProto.FLOAT, ["batch", 10])
         if config is CLASSES
-        else helper.make_tensor_value_info("road", TensorProto.UINT8, ["batch", *SIZE])
+        else helper.make_tensor_value_info("heatmap", TensorProto.UINT8, ["batch", 1, *SIZE])
     )
     assert output == expected
     assert [(o.domain, o.version) for o in model.opset_import] == [("", OPSET)]

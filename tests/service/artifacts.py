@@ -2,7 +2,7 @@
 
 The arithmetic is chosen so that a test can predict every output by hand:
 classification: probabilities = softmax(mean over the image of (r, g, b) / 16);  labels red, green, blue
-segmentation:   road = the red channel, as it is
+segmentation:   heatmap = the red channel, as it is
 """
 
 import hashlib
@@ -74,9 +74,12 @@ def _idle_work(rounds: int, constants: dict[str, NDArray[Any]]) -> list[onnx.Nod
 
 
 def segmenter_graph(size: tuple[int, int]) -> bytes:
-    constants = {"index": np.array(0)}
-    nodes = [helper.make_node("Gather", ["images", "index"], ["road"], axis=3)]
-    output = helper.make_tensor_value_info("road", TensorProto.UINT8, ["batch", *size])
+    constants = {"index": np.array([0])}
+    nodes = [
+        helper.make_node("Transpose", ["images"], ["planes"], perm=[0, 3, 1, 2]),
+        helper.make_node("Gather", ["planes", "index"], ["heatmap"], axis=1),
+    ]
+    output = helper.make_tensor_value_info("heatmap", TensorProto.UINT8, ["batch", 1, *size])
     return _model(nodes, output, size, constants)
 
 
@@ -122,7 +125,7 @@ def write(
     ]
     classify = task == "classification"
     description = {
-        "schema_version": 1,
+        "schema_version": 2,
         "name": name,
         "version": version,
         "task": task,
@@ -130,13 +133,15 @@ def write(
         "network": "none",
         "algebra": "real",
         "labels": LABELS if classify else ("road",),
+        **({} if classify else {"threshold": 0.5}),
+        "confidence_threshold": None,
         "height": size[0],
         "width": size[1],
         "resize": "centre-square" if classify else "stretch",
         "files": files,
         "probe": {"sha256": _digest(probe)},
         "metrics": [],
-        "parity": {"max_difference": 0.0, "images": 8, "batches": [1, 8]},
+        "parity": {"max_difference": 0.0, "max_logit": 1.0, "images": 8, "batches": [1, 8]},
         "parameters": {"total": 1, "trainable": 1, "folded": 1},
         "multiply_accumulates": 1,
         "training": {
@@ -229,7 +234,7 @@ def write_segmenter(
         "segmentation",
         size,
         {"fp32": segmenter_graph(size)},
-        {"fp32": images[..., 0]},
+        {"fp32": images[..., :1].transpose(0, 3, 1, 2)},
         images,
         tolerance=1,
     )

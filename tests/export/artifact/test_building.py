@@ -14,15 +14,22 @@ import torch
 from numpy.typing import NDArray
 from torch import fx
 
-from quatserve.export.artifact.building import build
-from quatserve.export.artifact.describe import begun_with
+from quatserve.export.artifact.from_run import build_run
+from quatserve.export.artifact.history import begun_with
 from quatserve.export.commands import main
 from quatserve.export.datasets import spread
 from quatserve.export.interface import Interface
 from quatserve.export.proof.parity import reference
 from quatserve.export.proof.runtime import predictor_of
 from quatserve.export.proof.verify import verify
-from quatserve.service.artifact import Description, Precision, Task, read_description, verify_digests
+from quatserve.service.artifact import (
+    Description,
+    Precision,
+    Task,
+    Training,
+    read_description,
+    verify_digests,
+)
 from quatserve.training.data.cifar import LAYOUTS, LabelledImages, read_cifar
 from quatserve.training.data.kitti import list_frames, open_rgb, split_frames
 from quatserve.training.errors import UserError
@@ -48,7 +55,7 @@ def patch() -> Iterator[pytest.MonkeyPatch]:
 @pytest.fixture(scope="module")
 def classifier(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPatch) -> Place:
     place = classifier_place(tmp_path_factory.mktemp("classifier"), patch)
-    build(place.run, place.data, place.out, ALL, max_loss=100)
+    build_run(place.run, place.data, place.out, ALL, max_loss=100)
     return place
 
 
@@ -56,8 +63,13 @@ def classifier(tmp_path_factory: pytest.TempPathFactory, patch: pytest.MonkeyPat
 def road(tmp_path_factory: pytest.TempPathFactory) -> Place:
     place = road_place(tmp_path_factory.mktemp("road"))
     (place.run / "curves.png").write_bytes(b"a picture")
-    build(place.run, place.data, place.out, ALL, max_loss=1)
+    build_run(place.run, place.data, place.out, ALL, max_loss=1)
     return place
+
+
+def training_of(description: Description) -> Training:
+    assert description.training is not None
+    return description.training
 
 
 def metric(description: Description, name: str, precision: Precision) -> float:
@@ -71,7 +83,7 @@ def test_the_classifier_is_complete_and_readable(classifier: Place) -> None:
     assert description.labels == tuple(f"class_{i}" for i in range(10))
     assert {f.precision for f in description.files} == set(Precision)
     assert 0 < description.parity.max_difference < 1e-6
-    assert description.parity.images == 32
+    assert description.parity.images == 20  # four real ones
 
 
 def test_the_road_network_is_complete_and_readable(road: Place) -> None:
@@ -80,7 +92,7 @@ def test_the_road_network_is_complete_and_readable(road: Place) -> None:
     verify_digests(road.out, description)
     assert description.labels == ("road",)
     assert description.parity.max_levels in (0, 1)
-    assert description.training.weights_licence == "CC BY-NC-SA 3.0"
+    assert training_of(description).weights_licence == "CC BY-NC-SA 3.0"
 
 
 def test_the_classifiers_score_equals_that_of_evaluate(classifier: Place) -> None:
@@ -149,7 +161,7 @@ def test_precisions_are_compared_on_held_out_images_if_there_are_any(
 ) -> None:
     place = classifier_place(tmp_path, patch, holdout=5)
     lines: list[str] = []
-    description = build(place.run, place.data, place.out, ALL, max_loss=100, say=lines.append)
+    description = build_run(place.run, place.data, place.out, ALL, max_loss=100, say=lines.append)
     assert {m.split for m in description.metrics} == {"last-5-of-training", "test"}
     assert [line.split(":")[0] for line in lines] == ["fp32", "fp16", "int8"]
     assert all("last-5-of-training" in line for line in lines[1:])
@@ -157,7 +169,7 @@ def test_precisions_are_compared_on_held_out_images_if_there_are_any(
 
 def test_only_the_requested_precisions_are_written(tmp_path: Path) -> None:
     place = road_place(tmp_path)
-    description = build(place.run, place.data, place.out, [Precision.FP32])
+    description = build_run(place.run, place.data, place.out, [Precision.FP32])
     assert [f.precision for f in description.files] == [Precision.FP32]
     assert not (place.out / "model.int8.onnx").exists()
 
@@ -165,14 +177,14 @@ def test_only_the_requested_precisions_are_written(tmp_path: Path) -> None:
 def test_a_named_precision_that_loses_too_much_is_an_error(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     with pytest.raises(UserError, match="--max-loss"):
-        build(place.run, place.data, place.out, ALL, max_loss=-1)
+        build_run(place.run, place.data, place.out, ALL, max_loss=-1)
     assert not place.out.parent.parent.exists()
 
 
 def test_an_unnamed_precision_that_loses_too_much_is_left_out(tmp_path: Path) -> None:
     place = road_place(tmp_path)
     lines: list[str] = []
-    description = build(place.run, place.data, place.out, max_loss=-1, say=lines.append)
+    description = build_run(place.run, place.data, place.out, max_loss=-1, say=lines.append)
     assert [f.precision for f in description.files] == [Precision.FP32]
     assert {m.precision for m in description.metrics} == {Precision.FP32}
     assert [line.rpartition(" ")[2] for line in lines[1:]] == ["refused", "refused"]
@@ -194,7 +206,7 @@ def test_a_precision_that_overflows_on_the_probe_is_refused(
     monkeypatch.setattr("quatserve.export.artifact.building.predictor_of", overflowing)
     place = classifier_place(tmp_path, monkeypatch)
     with pytest.raises(UserError, match="fp16 gives numbers that are not finite"):
-        build(place.run, place.data, place.out, ALL, max_loss=100)
+        build_run(place.run, place.data, place.out, ALL, max_loss=100)
     assert not place.out.exists()
 
 
@@ -205,9 +217,9 @@ def test_the_int8_file_is_made_from_the_rounded_weights(
         name = f"{min(layers)}.weight"
         return {name: torch.zeros_like(folded.get_parameter(name))}
 
-    monkeypatch.setattr("quatserve.export.artifact.building.rounded_weights", zeros)
+    monkeypatch.setattr("quatserve.export.artifact.files.rounded_weights", zeros)
     place = classifier_place(tmp_path, monkeypatch)
-    build(place.run, place.data, place.out, ALL, max_loss=100)
+    build_run(place.run, place.data, place.out, ALL, max_loss=100)
     arrays = {
         file: {t.name: onnx.numpy_helper.to_array(t) for t in onnx.load(place.out / file).graph.initializer}
         for file in ("model.onnx", "model.int8.onnx")
@@ -229,13 +241,14 @@ def test_card_and_description_name_the_runs_that_a_run_started_from(
     second = RunConfig(road, 4, "def", {}, later=("commit fed",), start=FinishedRun(first, "5678"))
     config = dataclasses.replace(read_config(place.run), start=FinishedRun(second, "90ab"))
     write_config(place.run, config)
-    training = build(place.run, place.data, place.out, [Precision.FP32]).training
+    training = training_of(build_run(place.run, place.data, place.out, [Precision.FP32]))
     assert training.start == (
         "recipe second, 9 epochs, seed 4, commit def, then commit fed; "
         "before that imported from theirs.h5 (sha256 1234)"
     )
     assert training.weights_licence == "CC BY-NC-SA 3.0"
     card = (place.out / "README.md").read_text()
+    assert training.start is not None
     latest, oldest = training.start.split("; before that ")
     assert "It began with all weights but the head's of another run, and each of these with those of" in card
     assert f"\n- {latest}\n- {oldest}\n\n" in card
@@ -254,7 +267,7 @@ def test_card_and_description_name_the_teacher(tmp_path: Path, monkeypatch: pyte
     write_config(place.run, dataclasses.replace(config, recipe=recipe, teacher=wide))
     tensors, meaning = read_tensors(place.run / CHECKPOINT)
     write_tensors(place.run / CHECKPOINT, tensors, meaning | {"recipe": as_json(recipe)})
-    training = build(place.run, place.data, place.out, [Precision.FP32]).training
+    training = training_of(build_run(place.run, place.data, place.out, [Precision.FP32]))
     assert training.start is None
     assert training.teacher == (
         f"recipe wide, {recipe.epochs} epochs, seed 4, commit def "
@@ -272,7 +285,7 @@ def test_card_and_description_name_the_teacher(tmp_path: Path, monkeypatch: pyte
 def test_a_run_without_a_teacher_has_no_teacher_field(tmp_path: Path) -> None:
     """Older services refuse unknown fields."""
     place = road_place(tmp_path)
-    build(place.run, place.data, place.out, [Precision.FP32])
+    build_run(place.run, place.data, place.out, [Precision.FP32])
     assert "teacher" not in (place.out / "model.json").read_text()
 
 
@@ -280,8 +293,10 @@ def test_the_card_of_imported_weights_invents_no_training(tmp_path: Path) -> Non
     place = road_place(tmp_path, holdout=0)
     source = {"file": "theirs.h5", "sha256": "0" * 64}
     write_config(place.run, dataclasses.replace(read_config(place.run), imported=source))
-    description = build(place.run, place.data, place.out, [Precision.FP32])
-    assert "theirs.h5" in description.training.commit
+    description = build_run(place.run, place.data, place.out, [Precision.FP32])
+    known = training_of(description).model_dump(exclude_none=True)
+    assert known.keys() == {"start", "dataset", "data_licence", "weights_licence"}
+    assert "theirs.h5" in known["start"]
     card = (place.out / "README.md").read_text()
     assert "imported from `theirs.h5`" in card
     assert "seed" not in card
@@ -291,7 +306,7 @@ def test_the_card_of_imported_weights_invents_no_training(tmp_path: Path) -> Non
 def test_without_held_out_images_agreement_with_fp32_decides(tmp_path: Path) -> None:
     place = road_place(tmp_path, holdout=0)
     lines: list[str] = []
-    description = build(place.run, place.data, place.out, ALL, max_loss=1, say=lines.append)
+    description = build_run(place.run, place.data, place.out, ALL, max_loss=1, say=lines.append)
     assert [(m.name, m.split, m.precision) for m in description.metrics] == [
         ("agreement", "training", Precision.FP16),
         ("agreement", "training", Precision.INT8),
@@ -350,4 +365,4 @@ def test_weights_of_another_network_are_refused(tmp_path: Path) -> None:
     del tensors["stem.weight"]
     write_tensors(place.run / CHECKPOINT, tensors, meaning)
     with pytest.raises(UserError, match="not a network of this version"):
-        build(place.run, place.data, place.out, ALL)
+        build_run(place.run, place.data, place.out, ALL)

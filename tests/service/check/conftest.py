@@ -39,7 +39,15 @@ def models(tmp_path: Path) -> Path:
 
     probabilities = expected_probabilities(images).astype(np.float32)
     add("colours", "classification", classifier_graph(size), probabilities, 1e-4, "fp32", "fp16", "int8")
-    add("road", "segmentation", segmenter_graph(size), images[..., 0], 1, "fp32", "fp16")
+    add(
+        "road",
+        "segmentation",
+        segmenter_graph(size),
+        images[..., :1].transpose(0, 3, 1, 2),
+        1,
+        "fp32",
+        "fp16",
+    )
     return tmp_path
 
 

@@ -165,7 +165,7 @@ def test_the_largest_request_may_be_written_with_spaces(service: RunningService)
 def test_segmentation(client: triton.InferenceServerClient) -> None:
     frame = np.random.default_rng(1).integers(0, 256, (1, 24, 80, 3), dtype=np.uint8)
     result = client.infer(SEGMENTER, asked(frame, True), model_version="1")
-    np.testing.assert_array_equal(result.as_numpy("road"), frame[..., 0])
+    np.testing.assert_array_equal(result.as_numpy("heatmap"), frame[:, None, ..., 0])
 
 
 def test_errors_reach_the_client(client: triton.InferenceServerClient) -> None:
