@@ -2,6 +2,7 @@
 
 from quatserve.training.nn.algebra import ALGEBRAS, COMPLEX, OCTONION, QUATERNION, REAL, Algebra
 from quatserve.training.nn.conv import HypercomplexConv2d, HypercomplexLinear
+from quatserve.training.nn.join import join_components
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
 __all__ = [
@@ -14,4 +15,5 @@ __all__ = [
     "HypercomplexBatchNorm2d",
     "HypercomplexConv2d",
     "HypercomplexLinear",
+    "join_components",
 ]

@@ -18,8 +18,9 @@ from quatserve.export.folding import (
     normalisation_map,
 )
 from quatserve.training.errors import UserError
-from quatserve.training.networks.residual import Block, NetworkConfig, Task, join_components
+from quatserve.training.networks.residual import Block, NetworkConfig, Task
 from quatserve.training.nn.algebra import ALGEBRAS
+from quatserve.training.nn.join import join_components
 from tests.export.tiny import randomised
 
 DIMENSIONS = [1, 2, 4, 8]

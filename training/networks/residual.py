@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from quatserve.training.nn.algebra import ALGEBRAS, REAL, Algebra
 from quatserve.training.nn.conv import HypercomplexConv2d, hypercomplex_channels
+from quatserve.training.nn.join import join_components
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
 Task = Literal["classification", "segmentation"]
@@ -135,12 +136,6 @@ class ProjectionBlock(Block):
 
     def forward(self, x: Tensor) -> Tensor:
         return join_components(self.algebra, self.shortcut(x), self.residual(x))
-
-
-def join_components(algebra: Algebra, a: Tensor, b: Tensor) -> Tensor:
-    """Concatenate hypercomplex channels: block by block, [a_r b_r | a_i b_i | ...]."""
-    parts = [part.unflatten(1, (algebra.dimension, -1)) for part in (a, b)]
-    return torch.cat(parts, 2).flatten(1, 2)
 
 
 class Network(nn.Module):

@@ -13,7 +13,6 @@ from quatserve.training.networks.residual import (
     NetworkConfig,
     ProjectionBlock,
     Task,
-    join_components,
 )
 from quatserve.training.nn.algebra import ALGEBRAS, COMPLEX, QUATERNION
 from quatserve.training.nn.conv import HypercomplexConv2d
@@ -118,13 +117,6 @@ def test_dilation_widens_the_receptive_field(dilations: tuple[int, ...], reach: 
     assert x.grad is not None
     touched = x.grad.abs().sum((0, 1, 2)).nonzero()
     assert int(touched.max() - touched.min()) == reach
-
-
-def test_components_are_concatenated_within_each_part() -> None:
-    a, b = randn(1, 8, 1, 1), randn(1, 4, 1, 1, seed=1)
-    joined = join_components(QUATERNION, a, b)[0, :, 0, 0].tolist()
-    a_parts, b_parts = a[0, :, 0, 0].reshape(4, 2).tolist(), b[0, :, 0, 0].reshape(4, 1).tolist()
-    assert joined == [x for part in range(4) for x in a_parts[part] + b_parts[part]]
 
 
 def test_regular_block_is_the_papers() -> None:
