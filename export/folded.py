@@ -9,7 +9,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from quatserve.export.folding import (
-    NotPositiveDefiniteError,
     absorb,
     absorb_into_reader,
     is_diagonal,
@@ -25,8 +24,10 @@ from quatserve.training.networks.residual import (
     NetworkConfig,
     ProjectionBlock,
 )
-from quatserve.training.nn.conv import HypercomplexConv2d, block_weight
+from quatserve.training.nn.blocks import block_weight
+from quatserve.training.nn.conv import HypercomplexConv2d
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
+from quatserve.training.nn.whitening import NotPositiveDefiniteError
 
 
 class FoldedComponents(nn.Module):
@@ -121,13 +122,13 @@ def _block(block: Block, order: Tensor, name: str) -> tuple[FoldedBlock, Tensor]
     matrix, offset = _map(block.norm1, f"{name}.norm1")
     opening = _pointwise(matrix[order][:, order], offset[order])
     inner, bias = _map(block.norm2, f"{name}.norm2")
-    geometry = {"stride": block.conv1.stride, "dilation": block.conv1.dilation}
+    geometry = {"stride": block.conv1.stride[0], "dilation": block.conv1.dilation[0]}
     conv1 = _convolution(absorb(_real_weight(block.conv1), inner)[:, order], bias, **geometry)
-    last, dilation = _real_weight(block.conv2), block.conv2.dilation
+    last, dilation = _real_weight(block.conv2), block.conv2.dilation[0]
     if not isinstance(block, ProjectionBlock):
         return FoldedBlock(opening, conv1, _convolution(last[order], None, dilation=dilation)), order
     conv2 = _convolution(last, None, dilation=dilation)
-    shortcut = _convolution(_real_weight(block.shortcut)[:, order], None, stride=block.shortcut.stride)
+    shortcut = _convolution(_real_weight(block.shortcut)[:, order], None, stride=block.shortcut.stride[0])
     return FoldedBlock(opening, conv1, conv2, shortcut), joined_order(block.algebra.dimension, len(last))
 
 
@@ -150,7 +151,7 @@ def _map(norm: HypercomplexBatchNorm2d, name: str) -> tuple[Tensor, Tensor]:
 
 
 def _real_weight(layer: HypercomplexConv2d) -> Tensor:
-    return block_weight(layer.structure.double(), layer.weight.double())
+    return block_weight(layer.algebra, layer.weight.double())
 
 
 def _pointwise(matrix: Tensor, offset: Tensor) -> nn.Conv2d:

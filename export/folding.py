@@ -14,11 +14,8 @@ import torch
 from torch import Tensor
 
 from quatserve.training.nn.moments import mixing_matrix
-from quatserve.training.nn.norm import packing, regularised, whitening_matrix
-
-
-class NotPositiveDefiniteError(Exception):
-    """A covariance that has no Cholesky factor; the message says of which channel."""
+from quatserve.training.nn.norm import packing
+from quatserve.training.nn.whitening import check_covariance, whitening_matrix
 
 
 def normalisation_map(
@@ -31,22 +28,12 @@ def normalisation_map(
     """
     if covariance is None:
         return torch.eye(mean.numel(), dtype=mean.dtype), (beta - mean).flatten()
-    check_positive_definite(covariance, eps)
+    check_covariance(covariance, eps)
     matrices = whitening_matrix(covariance, eps)
     if gamma is not None:
         matrices = gamma[:, packing(len(mean))] @ matrices
     matrix = mixing_matrix(matrices)
     return matrix, beta.flatten() - matrix @ mean.flatten()
-
-
-def check_positive_definite(covariance: Tensor, eps: float) -> None:
-    """V + eps I must have a Cholesky factor, or the whitening is not defined."""
-    _, info = torch.linalg.cholesky_ex(regularised(covariance, eps))
-    if bad := info.nonzero().flatten().tolist():
-        least = float(torch.linalg.eigvalsh(covariance[bad[0]]).min())
-        raise NotPositiveDefiniteError(
-            f"covariance of channel {bad[0]} is not positive definite (eigenvalue {least:.3g}, eps {eps:g})"
-        )
 
 
 def absorb(weight: Tensor, matrix: Tensor) -> Tensor:

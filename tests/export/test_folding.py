@@ -11,7 +11,6 @@ from torch.nn import functional as F
 
 from quatserve.export.folded import FoldedBlock, FoldedNetwork, fold
 from quatserve.export.folding import (
-    NotPositiveDefiniteError,
     absorb,
     absorb_into_reader,
     joined_order,
@@ -21,6 +20,7 @@ from quatserve.training.errors import UserError
 from quatserve.training.networks.residual import Block, NetworkConfig, Task
 from quatserve.training.nn.algebra import ALGEBRAS
 from quatserve.training.nn.join import join_components
+from quatserve.training.nn.whitening import NotPositiveDefiniteError
 from tests.export.tiny import randomised
 
 DIMENSIONS = [1, 2, 4, 8]

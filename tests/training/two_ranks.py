@@ -27,7 +27,7 @@ Results = dict[str, Tensor]
 def normalisation(algebra: str, *, whiten: bool, part: slice = slice(None)) -> Results:
     """One step of a layer on a part of the batch: output, gradients, running statistics."""
     d = ALGEBRAS[algebra].dimension
-    layer = HypercomplexBatchNorm2d(ALGEBRAS[algebra], 2 * d, whiten=whiten).double()
+    layer = HypercomplexBatchNorm2d(2 * d, whiten=whiten, algebra=algebra).double()
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.add_(0.3 * randn(*parameter.shape, seed=7))

@@ -17,7 +17,8 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from quatserve.training.nn.conv import HypercomplexConv2d, block_weight
+from quatserve.training.nn.blocks import block_weight
+from quatserve.training.nn.conv import HypercomplexConv2d
 
 # A quintic that drives singular values within (0, 1] to about 1 (0.7 to 1.2) in five rounds: Jordan's.
 QUINTIC = (3.4445, -4.7750, 2.0315)
@@ -74,7 +75,7 @@ class Muon(torch.optim.Optimizer):
 
 def _gram(convolution: HypercomplexConv2d, kernel: Tensor) -> Tensor:
     """L L^T of the block matrix L of `kernel`."""
-    matrix = block_weight(convolution.structure, kernel).flatten(1)
+    matrix = block_weight(convolution.algebra, kernel).flatten(1)
     return matrix @ matrix.T
 
 

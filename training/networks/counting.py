@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from quatserve.training.networks.residual import RGB
-from quatserve.training.nn.conv import HypercomplexConv2d, HypercomplexLinear
+from quatserve.training.nn.conv import HypercomplexConv2d
+from quatserve.training.nn.linear import HypercomplexLinear
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
 
@@ -34,19 +35,12 @@ def count_multiply_accumulates(network: nn.Module, height: int, width: int) -> i
         nonlocal counted
         counted += output.numel() * _inputs_per_output(module)
 
-    model = _without_norms(copy.deepcopy(network)).to("meta")  # shapes only: nothing is computed
+    model = copy.deepcopy(network).to("meta")  # shapes only: nothing is computed
     for module in model.modules():
         if isinstance(module, HypercomplexConv2d | HypercomplexLinear | nn.Conv2d | nn.Linear):
             module.register_forward_hook(count)
     model(torch.empty(1, RGB, height, width, device="meta"))
     return counted
-
-
-def _without_norms(network: nn.Module) -> nn.Module:
-    for name, module in list(network.named_modules()):
-        if isinstance(module, HypercomplexBatchNorm2d):
-            network.set_submodule(name, nn.Identity())
-    return network
 
 
 def _running_statistics(norm: HypercomplexBatchNorm2d) -> int:

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from quatserve.training.nn.algebra import ALGEBRAS, REAL, Algebra
-from quatserve.training.nn.conv import HypercomplexConv2d, hypercomplex_channels
+from quatserve.training.nn.algebra import REAL, Algebra, find_algebra
+from quatserve.training.nn.conv import HypercomplexConv2d
 from quatserve.training.nn.join import join_components
 from quatserve.training.nn.norm import HypercomplexBatchNorm2d
 
@@ -40,13 +40,12 @@ class NetworkConfig:
     dilations: tuple[int, ...] = ()  # one a block, in order; () is 1 throughout
 
     def __post_init__(self) -> None:
-        if self.algebra not in ALGEBRAS:
-            raise ValueError(f"algebra {self.algebra!r} is unknown: use one of {', '.join(ALGEBRAS)}")
+        algebra = find_algebra(self.algebra)
         if self.encoding == "grey" and self.algebra != "quaternion":
             raise ValueError(f"grey + RGB has four components: it needs quaternions, not {self.algebra}")
         if self.depth < 1:
             raise ValueError(f"depth {self.depth} is too small: use 1 or more")
-        hypercomplex_channels(ALGEBRAS[self.algebra], self.width)
+        algebra.channels(self.width)
         blocks = 3 * self.depth
         if self.dilations and len(self.dilations) != blocks:
             raise ValueError(f"{len(self.dilations)} dilations for {blocks} blocks: give one a block")
@@ -77,9 +76,9 @@ class Components(nn.Module):
         super().__init__()
         self.blocks = max(1, algebra.dimension - 1)
         channels = RGB * self.blocks
-        self.norm1 = HypercomplexBatchNorm2d(REAL, channels, whiten=whiten)
+        self.norm1 = HypercomplexBatchNorm2d(channels, whiten=whiten, algebra=REAL)
         self.conv1 = _grouped_convolution(channels, self.blocks)
-        self.norm2 = HypercomplexBatchNorm2d(REAL, channels, whiten=whiten)
+        self.norm2 = HypercomplexBatchNorm2d(channels, whiten=whiten, algebra=REAL)
         self.conv2 = _grouped_convolution(channels, self.blocks)
         self.out_channels = RGB + channels
 
@@ -112,10 +111,10 @@ class Block(nn.Module):
     ):
         super().__init__()
         self.algebra = algebra
-        self.norm1 = HypercomplexBatchNorm2d(algebra, width, whiten=whiten)
-        self.conv1 = HypercomplexConv2d(algebra, width, width, stride=stride, dilation=dilation)
-        self.norm2 = HypercomplexBatchNorm2d(algebra, width, whiten=whiten)
-        self.conv2 = HypercomplexConv2d(algebra, width, width, dilation=dilation)
+        self.norm1 = HypercomplexBatchNorm2d(width, whiten=whiten, algebra=algebra)
+        self.conv1 = _convolution(algebra, width, width, stride=stride, dilation=dilation)
+        self.norm2 = HypercomplexBatchNorm2d(width, whiten=whiten, algebra=algebra)
+        self.conv2 = _convolution(algebra, width, width, dilation=dilation)
 
     def residual(self, x: Tensor) -> Tensor:
         x = self.conv1(F.relu(self.norm1(x)))
@@ -132,7 +131,7 @@ class ProjectionBlock(Block):
         self, algebra: Algebra, width: int, *, stride: int = 1, dilation: int = 1, whiten: bool = True
     ):
         super().__init__(algebra, width, stride=stride, dilation=dilation, whiten=whiten)
-        self.shortcut = HypercomplexConv2d(algebra, width, width, 1, stride=stride)
+        self.shortcut = _convolution(algebra, width, width, 1, stride=stride)
 
     def forward(self, x: Tensor) -> Tensor:
         return join_components(self.algebra, self.shortcut(x), self.residual(x))
@@ -144,12 +143,12 @@ class Network(nn.Module):
     def __init__(self, config: NetworkConfig):
         super().__init__()
         self.config = config
-        algebra = ALGEBRAS[config.algebra]
+        algebra = find_algebra(config.algebra)
         self.components = (
             GreyComponents() if config.encoding == "grey" else Components(algebra, whiten=config.whiten)
         )
-        self.stem = HypercomplexConv2d(algebra, self.components.out_channels, config.width)
-        self.norm = HypercomplexBatchNorm2d(algebra, config.width, whiten=config.whiten)
+        self.stem = _convolution(algebra, self.components.out_channels, config.width)
+        self.norm = HypercomplexBatchNorm2d(config.width, whiten=config.whiten, algebra=algebra)
         self.blocks = nn.ModuleList(_blocks(config, algebra))
         self.head = _head(config, 4 * config.width)
 
@@ -158,6 +157,14 @@ class Network(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.head(x)  # type: ignore[no-any-return]
+
+
+def _convolution(
+    algebra: Algebra, inputs: int, outputs: int, kernel: int = 3, *, stride: int = 1, dilation: int = 1
+) -> HypercomplexConv2d:
+    """Padded so that a stride of 1 keeps the size; without a bias."""
+    padding = dilation * (kernel // 2)
+    return HypercomplexConv2d(inputs, outputs, kernel, stride, padding, dilation, bias=False, algebra=algebra)
 
 
 def _grouped_convolution(channels: int, groups: int) -> nn.Conv2d:

@@ -8,6 +8,7 @@ is uniform; for quaternions that is 2 sigma^2 against 2/3 sigma^2 for each imagi
 """
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -23,20 +24,17 @@ def sigma(criterion: Criterion, dimension: int, n_in: int, n_out: int) -> float:
 
 
 def polar_weight(
-    dimension: int,
-    shape: tuple[int, ...],
-    scale: float,
-    generator: Generator | None = None,
-    dtype: torch.dtype = torch.float32,
+    dimension: int, shape: tuple[int, ...], scale: float, *, like: Tensor, generator: Generator | None = None
 ) -> Tensor:
-    """(d, *shape) components of random weights with chi_d magnitude and uniform phase."""
+    """(d, *shape) components of random weights with chi_d magnitude and uniform phase; at least fp32."""
+    dtype = torch.promote_types(like.dtype, torch.float32)
 
-    def normal(count: int) -> Tensor:
-        return torch.randn(count, *shape, generator=generator, dtype=dtype)
+    def draw(distribution: Callable[..., Tensor], count: int) -> Tensor:
+        return distribution(count, *shape, generator=generator, dtype=dtype, device=like.device)
 
-    magnitude = scale * torch.linalg.vector_norm(normal(dimension), dim=0)
+    magnitude = scale * torch.linalg.vector_norm(draw(torch.randn, dimension), dim=0)
     if dimension == 1:  # no imaginary axis: the phase is a sign
-        return (magnitude * normal(1).sign()).reshape(1, *shape)  # type: ignore[no-any-return]
-    phase = (2 * torch.rand(shape, generator=generator, dtype=dtype) - 1) * math.pi
-    axis = torch.nn.functional.normalize(normal(dimension - 1), dim=0)
-    return magnitude * torch.cat([phase.cos()[None], axis * phase.sin()])  # type: ignore[no-any-return]
+        return (magnitude * draw(torch.randn, 1).sign()).reshape(1, *shape)  # type: ignore[no-any-return]
+    phase = (2 * draw(torch.rand, 1) - 1) * math.pi
+    axis = torch.nn.functional.normalize(draw(torch.randn, dimension - 1), dim=0)
+    return magnitude * torch.cat([phase.cos(), axis * phase.sin()])  # type: ignore[no-any-return]

@@ -1,6 +1,6 @@
 """Sums over a batch and maps of its hypercomplex channels: all that normalisation does at every pixel.
 
-A feature map is taken as values of shape (B, H, W, d, C): of (B, d C, H, W) a view, where channels_last.
+A feature map is taken as values of shape (B, ..., d, C): of (B, d C, ...) a view, where channels_last.
 One matrix a channel, (C, d, d), maps its d components. There are two ways to compute with them:
 
 - compiled, as sums of d products, which the compiler fuses with what comes before and after;
@@ -15,40 +15,45 @@ from typing import Any
 import torch
 from torch import Tensor, distributed
 
+from quatserve.training.nn.precision import exact_matmul
+
 FUSED_DIMENSION = 4  # the compiler makes something very slow of the 64 products of octonions
 
 
 def values_of(x: Tensor, dimension: int) -> Tensor:
-    """(B, d C, H, W) -> (B, H, W, d, C)."""
-    values: Tensor = x.permute(0, 2, 3, 1).unflatten(3, (dimension, -1))
-    return values
+    """(B, d C, ...) -> (B, ..., d, C)."""
+    return x.movedim(1, -1).unflatten(-1, (dimension, -1))  # type: ignore[no-any-return]
 
 
-def images_of(values: Tensor) -> Tensor:
-    """(B, H, W, d, C) -> (B, d C, H, W), channels_last."""
-    return values.flatten(3).permute(0, 3, 1, 2)
+def maps_of(values: Tensor) -> Tensor:
+    """(B, ..., d, C) -> (B, d C, ...), channels_last."""
+    return values.flatten(-2).movedim(-1, 1)
 
 
-def total(values: Tensor) -> Tensor:
-    """The sum over batch and space, (d, C)."""
-    return values.sum(2).sum((0, 1))
+def total(values: Tensor, kept: int = 2) -> Tensor:
+    """The sum over batch and space: of all but the last axes, (d, C)."""
+    rows = values.sum(-kept - 1)
+    return rows.flatten(0, -kept - 1).sum(0) if rows.ndim > kept else rows
 
 
 def products(p: Tensor, q: Tensor) -> Tensor:
     """sum p q^T over batch and space, (C, d, d)."""
-    dimension = p.shape[3]
+    dimension = p.shape[-2]
     if _fused(dimension):
-        return (p.unsqueeze(4) * q.unsqueeze(3)).sum(2).sum((0, 1)).permute(2, 0, 1)
-    return channel_blocks(_rows(p).T @ _rows(q), dimension)
+        return total(p.unsqueeze(-2) * q.unsqueeze(-3), kept=3).permute(2, 0, 1)
+    return channel_blocks(exact_matmul(_rows(p).T, _rows(q)), dimension)
 
 
 def mix(matrices: Tensor, values: Tensor, offset: Tensor) -> Tensor:
     """M v + offset with a matrix a channel, (C, d, d); the offset is (d, C), or as large as the values."""
-    if _fused(values.shape[3]):
-        return (_channels_innermost(matrices) * values.unsqueeze(3)).sum(4) + offset
-    rows = _rows(values)
-    mixed = torch.addmm(offset.reshape(-1, rows.shape[1]), rows, mixing_matrix(matrices).T)
-    return mixed.reshape(values.shape)
+    if _fused(values.shape[-2]):
+        return (_channels_innermost(matrices) * values.unsqueeze(-3)).sum(-2) + offset
+    return exact_matmul(_rows(values), mixing_matrix(matrices).T).reshape(values.shape).add_(offset)  # type: ignore[no-any-return]
+
+
+def compose(a: Tensor, b: Tensor) -> Tensor:
+    """The products a b of two matrices a channel, (C, d, d), as sums: in full precision, and fused."""
+    return (a.unsqueeze(-1) * b.unsqueeze(-3)).sum(-2)
 
 
 def mixing_matrix(matrices: Tensor) -> Tensor:
@@ -66,7 +71,7 @@ def channel_blocks(gram: Tensor, dimension: int) -> Tensor:
 
 def batch_moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
     """Mean (d, C), biased covariance (C, d, d) and number of values a channel, over every rank."""
-    count = values.shape[:3].numel()
+    count = values.shape[:-2].numel()
     mean = total(values) / count
     centred = values - mean  # before the product: the mean may be a hundred deviations away
     covariance = products(centred, centred) / count
@@ -75,7 +80,7 @@ def batch_moments(values: Tensor) -> tuple[Tensor, Tensor, Tensor | int]:
 
 def batch_mean(values: Tensor) -> Tensor:
     """Mean (d, C) over every rank, with its gradient."""
-    count = values.shape[:3].numel()
+    count = values.shape[:-2].numel()
     if not several_ranks():
         return total(values) / count
     counts = sum_over_ranks(torch.full((), float(count), device=values.device))
@@ -114,10 +119,10 @@ def _combine(mean: Tensor, covariance: Tensor, count: int) -> tuple[Tensor, Tens
     share = counts / counts.sum()
     union = (share * means).sum(0)
     away = (means - union).unflatten(1, mean.shape)  # (ranks, d, C)
-    between = torch.einsum("r,rac,rbc->cab", share[:, 0], away, away)
+    spread = share[:, :, None, None] * away.unsqueeze(2) * away.unsqueeze(1)
     return (
         union.reshape(mean.shape),
-        (share * covariances).sum(0).reshape(covariance.shape) + between,
+        (share * covariances).sum(0).reshape(covariance.shape) + spread.sum(0).permute(2, 0, 1),
         counts.sum(),
     )
 
@@ -127,15 +132,8 @@ def _fused(dimension: int) -> bool:
 
 
 def _rows(values: Tensor) -> Tensor:
-    return values.reshape(-1, values.shape[3:].numel())
+    return values.reshape(-1, values.shape[-2:].numel())
 
 
 def _channels_innermost(matrices: Tensor) -> Tensor:
-    """(C, d, d) -> (d, d, C) in memory, by a product that the compiler cannot turn into a view.
-
-    It orders its loops by the strides of what they read: a view would put the channels outside, and every
-    access to the feature map would be strided.
-    """
-    flat, d = matrices.flatten(1), matrices.shape[1]
-    identity = torch.eye(d * d, dtype=flat.dtype, device=flat.device)
-    return (identity @ flat.T).reshape(d, d, -1)
+    return matrices.permute(1, 2, 0)

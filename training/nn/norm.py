@@ -11,181 +11,201 @@ ones; evaluation uses the running ones, and is then the affine map that `export`
 """
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
-from quatserve.training.nn.algebra import Algebra
-from quatserve.training.nn.conv import hypercomplex_channels
-from quatserve.training.nn.moments import (
-    batch_mean,
-    batch_moments,
-    images_of,
-    mix,
-    products,
-    several_ranks,
-    sum_over_ranks,
-    total,
-    values_of,
-)
-
-RELATIVE_EPS = 2.0**-18  # 32 units in the last place of fp32
+from quatserve.training.nn.algebra import Algebra, ChannelError
+from quatserve.training.nn.batch_whitening import whiten_batch
+from quatserve.training.nn.module import HypercomplexModule
+from quatserve.training.nn.moments import batch_mean, compose, maps_of, mix, values_of
+from quatserve.training.nn.precision import without_autocast
+from quatserve.training.nn.whitening import whitening_matrix
 
 
-def packing(dimension: int) -> Tensor:
+def packing(dimension: int) -> list[list[int]]:
     """(d, d) positions of a symmetric matrix's entries in its packed upper triangle, row by row."""
-    rows, columns = torch.triu_indices(dimension, dimension)
-    position = torch.empty(dimension, dimension, dtype=torch.long)
-    position[rows, columns] = position[columns, rows] = torch.arange(len(rows))
-    return position
+    basis = range(dimension)
+    triangle = [(a, b) for a in basis for b in basis if a <= b]
+    return [[triangle.index((min(a, b), max(a, b))) for b in basis] for a in basis]
 
 
-def regularised(covariance: Tensor, eps: float) -> Tensor:
-    """V + eps I, where eps gives way to RELATIVE_EPS of a variance if that is larger.
+class _BatchNorm(HypercomplexModule):
+    """The normalisation of inputs (B, num_features, ...), whatever their number of axes."""
 
-    Otherwise duplicated channels of a large variance would have no Cholesky factor in fp32. It is the same in
-    float64, so that a network means the same there.
-    """
-    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    return covariance + (RELATIVE_EPS * covariance).clamp_min(eps) * identity
+    axes: ClassVar[tuple[int, ...]]
 
-
-def whitening_matrix(covariance: Tensor, eps: float) -> Tensor:
-    """(C, d, d) covariances V -> W = L^-1 with L L^T = V + eps I."""
-    factor, _ = torch.linalg.cholesky_ex(regularised(covariance, eps))
-    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
-    W: Tensor = torch.linalg.solve_triangular(factor, identity.expand_as(factor), upper=False)
-    return W
-
-
-class _Whiten(torch.autograd.Function):
-    """y = M (x - mu) + beta, M = gamma W, with the moments of the batch, which are returned as well.
-
-    Backward, with dM = sum dy (x - mu)^T over the N values of a channel, and Phi(A) the lower triangle of A
-    with half of its diagonal:
-
-        dgamma = dM W^T,   dbeta = sum dy,   dV = -W^T Phi(gamma^T dM W^T) W,
-        dx = M^T dy + (dV + dV^T) (x - mu) / N - M^T dbeta / N .
-
-    In the last two, dM and dbeta are sums over all ranks.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, eps: float
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        values = values_of(x, len(beta))
-        mean, covariance, ctx.count = batch_moments(values)
-        centred = values - mean
-        W = whitening_matrix(covariance, eps)
-        ctx.save_for_backward(centred, gamma, W)
-        ctx.mark_non_differentiable(mean, covariance)
-        return images_of(mix(gamma @ W, centred, beta)), mean, covariance
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor, *_: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        with torch.autocast(grad.device.type, enabled=False):  # compiled, the caller's would hold
-            return _Whiten._gradients(ctx, grad)
-
-    @staticmethod
-    def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, Tensor, None]:
-        centred, gamma, W = ctx.saved_tensors
-        dy = values_of(grad, centred.shape[3])
-        dM, dbeta = products(dy, centred), total(dy)
-        grad_gamma, grad_beta = dM @ W.mT, dbeta
-        if several_ranks():
-            dM, dbeta = _summed(dM, dbeta)
-        phi = torch.ones_like(W).tril() - torch.eye(len(dbeta), dtype=W.dtype, device=W.device) / 2
-        dV = -W.mT @ (phi * (gamma.mT @ dM @ W.mT)) @ W
-        M = gamma @ W
-        shift = torch.einsum("cab,ac->bc", M, dbeta) / -ctx.count
-        dx = mix((dV + dV.mT) / ctx.count, centred, mix(M.mT, dy, shift))
-        return images_of(dx), grad_gamma, grad_beta, None
-
-
-def _summed(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
-    """Both over all ranks, in one exchange."""
-    summed = sum_over_ranks(torch.cat([a.flatten(), b.flatten()]))
-    return summed[: a.numel()].reshape(a.shape), summed[a.numel() :].reshape(b.shape)
-
-
-class HypercomplexBatchNorm2d(nn.Module):
-    """Whitening batch normalisation of (batch, d C, height, width).
-
-    `whiten=False` is what the authors trained their road networks with: for d > 1 it only centres and adds
-    beta; for d = 1 it still divides by the deviation. Neither has a gamma.
-    """
-
-    packing: Tensor  # (d, d)
-    running_mean: Tensor  # (d, C)
-    running_covariance: Tensor  # (C, d, d)
+    gamma: nn.Parameter | None  # (C, d(d+1)/2), packed; where it is affine and whitens
+    beta: nn.Parameter  # (d, C); where it is affine
+    running_mean: Tensor  # (d, C); where it tracks
+    running_covariance: Tensor  # (C, d, d); where it tracks and scales
+    num_batches_tracked: Tensor  # where it tracks with momentum None, the average over all batches
 
     def __init__(
         self,
-        algebra: Algebra,
-        channels: int,
+        num_features: int,
+        eps: float = 1e-4,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: torch.dtype | None = None,
         *,
         whiten: bool = True,
-        eps: float = 1e-4,
-        momentum: float = 0.1,
+        algebra: Algebra | str | None = None,
     ):
-        super().__init__()
-        d, n = algebra.dimension, hypercomplex_channels(algebra, channels)
-        self.algebra, self.channels, self.whiten, self.eps, self.momentum = algebra, n, whiten, eps, momentum
-        self.beta = nn.Parameter(torch.zeros(d, n))
-        self.gamma = nn.Parameter(self._initial_gamma(d, n)) if whiten else None
-        self.register_buffer("packing", packing(d), persistent=False)
-        self.register_buffer("running_mean", torch.zeros(d, n))
-        if self.scales:
-            self.register_buffer("running_covariance", torch.eye(d).repeat(n, 1, 1))
+        super().__init__(algebra)
+        self.num_features, self.eps, self.momentum = num_features, eps, momentum
+        self.affine, self.track_running_stats, self.whiten = affine, track_running_stats, whiten
+        d, self.channels = self.algebra.dimension, self.algebra.channels(num_features)
 
-    @staticmethod
-    def _initial_gamma(d: int, channels: int) -> Tensor:
-        rows, columns = torch.triu_indices(d, d)
-        return ((rows == columns) / math.sqrt(d)).to(torch.get_default_dtype()).repeat(channels, 1)  # type: ignore[no-any-return]
+        def empty(*shape: int) -> Tensor:
+            return torch.empty(shape, device=device, dtype=dtype)
+
+        self.register_parameter("beta", nn.Parameter(empty(d, self.channels)) if affine else None)
+        self.gamma = nn.Parameter(empty(self.channels, d * (d + 1) // 2)) if affine and whiten else None
+        scales, cumulative = track_running_stats and self.scales, track_running_stats and momentum is None
+        count = torch.empty((), device=device, dtype=torch.long) if cumulative else None
+        self.register_buffer("running_mean", empty(d, self.channels) if track_running_stats else None)
+        self.register_buffer("running_covariance", empty(self.channels, d, d) if scales else None)
+        self.register_buffer("num_batches_tracked", count)
+        self.reset_running_stats()
+        self.reset_parameters()
 
     @property
     def scales(self) -> bool:
         """Whether the layer divides by a deviation at all."""
         return self.whiten or self.algebra.dimension == 1
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """gamma = I / sqrt(d), beta = 0: fresh outputs have a modulus of 1 on average."""
+        d = self.algebra.dimension
+        if self.affine:
+            self.beta.zero_()
+        if self.gamma is not None:
+            self.gamma.zero_()
+            for a in range(d):
+                self.gamma[:, packing(d)[a][a]] = 1 / math.sqrt(d)
+
+    def reset_running_stats(self) -> None:
+        """Mean 0, covariance I."""
+        if self.track_running_stats:
+            self.running_mean.zero_()
+        if self.track_running_stats and self.scales:
+            self.running_covariance.zero_().diagonal(dim1=1, dim2=2).fill_(1)
+        if self.track_running_stats and self.momentum is None:
+            self.num_batches_tracked.zero_()
+
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):  # covariances need the range of fp32
-            return self._normalise(x if x.dtype == torch.float64 else x.float()).to(x.dtype)
+        if x.ndim not in self.axes:
+            expected = " or ".join(map(str, self.axes))
+            raise ValueError(f"{type(self).__name__} takes inputs of {expected} axes; got {x.ndim}")
+        if x.shape[1] != self.num_features:
+            raise ChannelError(f"the input has {x.shape[1]} channels where the layer has {self.num_features}")
+        with without_autocast(x):  # covariances need the range of fp32
+            return self._normalise(_wide(x)).to(x.dtype)
 
     def _normalise(self, x: Tensor) -> Tensor:
-        if not self.training:
-            return self._evaluate(x)
-        if not self.scales:
+        if self.training or not self.track_running_stats:
+            return self._by_batch(x)
+        if self.scales:
+            matrix, offset = self.affine_map()
+            return maps_of(mix(matrix, values_of(x, len(offset)), offset))
+        return self._moved(x, _wide(self.running_mean))
+
+    def _by_batch(self, x: Tensor) -> Tensor:
+        covariance = None
+        if self.scales:
+            y, mean, covariance = whiten_batch(x, self._gamma(x), self._beta(x), self.eps)
+        else:
             mean = batch_mean(values_of(x, self.algebra.dimension))
-            self._track(self.running_mean, mean)
-            return x + (self.beta - mean).reshape(-1, 1, 1)
-        y, mean, covariance = _Whiten.apply(x, self.gamma_matrix(), self.beta, self.eps)  # type: ignore[no-untyped-call]
-        self._track(self.running_mean, mean)
-        self._track(self.running_covariance, covariance)
-        return y  # type: ignore[no-any-return]
+            y = self._moved(x, mean)
+        if self.training and self.track_running_stats:
+            self._track(mean, covariance)
+        return y
 
-    def _evaluate(self, x: Tensor) -> Tensor:
-        if not self.scales:
-            return x + (self.beta - self.running_mean).reshape(-1, 1, 1)
-        matrix, offset = self.affine(self.running_mean, self.running_covariance)
-        return images_of(mix(matrix, values_of(x, self.algebra.dimension), offset))
+    def _moved(self, x: Tensor, mean: Tensor) -> Tensor:
+        return x + (self._beta(x) - mean).reshape(-1, *[1] * (x.ndim - 2))
 
-    def affine(self, mean: Tensor, covariance: Tensor) -> tuple[Tensor, Tensor]:
-        """M = gamma W, (C, d, d), and b = beta - M mu, (d, C)."""
-        matrix = self.gamma_matrix() @ whitening_matrix(covariance, self.eps)
-        return matrix, self.beta - torch.einsum("cab,bc->ac", matrix, mean)
+    def affine_map(self) -> tuple[Tensor, Tensor]:
+        """In evaluation y = M x + b: M = gamma W, (C, d, d), and b = beta - M mu, (d, C)."""
+        if not self.track_running_stats:
+            raise ValueError("without running statistics the layer is no fixed map: track_running_stats=True")
+        mean = _wide(self.running_mean)
+        matrix = self._gamma(mean)
+        if self.scales:
+            matrix = compose(matrix, whitening_matrix(_wide(self.running_covariance), self.eps))
+        return matrix, self._beta(mean) - (matrix * mean.T.unsqueeze(-2)).sum(-1).T
 
-    def gamma_matrix(self) -> Tensor:
+    def _gamma(self, like: Tensor) -> Tensor:
         """gamma, (C, d, d); the identity where the layer has none."""
+        d = self.algebra.dimension
         if self.gamma is None:
-            return torch.ones_like(self.running_covariance)  # only real layers scale without a gamma
-        return self.gamma[:, self.packing]
+            return torch.eye(d, dtype=like.dtype, device=like.device).expand(self.channels, d, d)
+        entries = _wide(self.gamma).unbind(1)
+        full = torch.stack([entries[position] for row in packing(d) for position in row])
+        return full.unflatten(0, (d, d)).permute(2, 0, 1)  # type: ignore[no-any-return]
+
+    def _beta(self, like: Tensor) -> Tensor:
+        if self.affine:
+            return _wide(self.beta)
+        return torch.zeros(self.algebra.dimension, self.channels, dtype=like.dtype, device=like.device)
 
     @torch.no_grad()
-    def _track(self, running: Tensor, batch: Tensor) -> None:
-        running.lerp_(batch.to(running.dtype), self.momentum)
+    def _track(self, mean: Tensor, covariance: Tensor | None) -> None:
+        weight: Any = self.momentum
+        if self.momentum is None:
+            weight = 1 / self.num_batches_tracked.add_(1).to(self.running_mean.dtype)
+        self.running_mean.lerp_(mean.to(self.running_mean.dtype), weight)
+        if covariance is not None:
+            self.running_covariance.lerp_(covariance.to(self.running_covariance.dtype), weight)
 
     def extra_repr(self) -> str:
-        return f"{self.algebra.name}, channels={self.channels}, whiten={self.whiten}, eps={self.eps}"
+        return (
+            f"{self.num_features}, {self.algebra.name}, eps={self.eps}, momentum={self.momentum}, "
+            f"affine={self.affine}, track_running_stats={self.track_running_stats}, whiten={self.whiten}"
+        )
+
+
+class HypercomplexBatchNorm1d(_BatchNorm):
+    """y = gamma L^-1 (x - mu) + beta as in HypercomplexBatchNorm2d, of (B, C) or (B, C, length).
+
+    >>> layer = HypercomplexBatchNorm1d(8, algebra="complex")
+    >>> layer(torch.randn(16, 8)).shape
+    torch.Size([16, 8])
+    """
+
+    axes = (2, 3)
+
+
+class HypercomplexBatchNorm2d(_BatchNorm):
+    """y = gamma L^-1 (x - mu) + beta, with L L^T = Cov(x) + eps I for each hypercomplex channel.
+
+    The input is (B, num_features, height, width), in d blocks of as many channels. With `whiten=False` it is
+    what the paper's authors trained their road networks with: for d > 1 only y = x - mu + beta; for d = 1 it
+    still divides by the deviation. Neither has a gamma.
+
+    >>> layer = HypercomplexBatchNorm2d(8, algebra="quaternion")
+    >>> layer(torch.randn(16, 8, 5, 5)).shape
+    torch.Size([16, 8, 5, 5])
+    """
+
+    axes = (4,)
+
+
+class HypercomplexBatchNorm3d(_BatchNorm):
+    """y = gamma L^-1 (x - mu) + beta as in HypercomplexBatchNorm2d, of (B, C, depth, height, width).
+
+    >>> layer = HypercomplexBatchNorm3d(8, algebra="octonion")
+    >>> layer(torch.randn(2, 8, 3, 5, 5)).shape
+    torch.Size([2, 8, 3, 5, 5])
+    """
+
+    axes = (5,)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """In fp32 at least."""
+    return x.to(torch.promote_types(x.dtype, torch.float32))

@@ -6,13 +6,14 @@ import torch
 from quatserve.training.loop.muon import Muon, hypercomplex_convolutions, inverse_root
 from quatserve.training.networks.residual import Network, NetworkConfig
 from quatserve.training.nn.algebra import ALGEBRAS, OCTONION, QUATERNION, Algebra
-from quatserve.training.nn.conv import HypercomplexConv2d, block_weight
+from quatserve.training.nn.blocks import block_weight
+from quatserve.training.nn.conv import HypercomplexConv2d
 
 ASSOCIATIVE = [algebra for algebra in ALGEBRAS.values() if algebra is not OCTONION]
 
 
 def matrix_of(layer: HypercomplexConv2d, kernel: torch.Tensor) -> torch.Tensor:
-    return block_weight(layer.structure, kernel).flatten(1)
+    return block_weight(layer.algebra, kernel).flatten(1)
 
 
 def stepped(layer: HypercomplexConv2d, rate: float = 1.0) -> torch.Tensor:
@@ -61,7 +62,7 @@ def test_a_gradient_of_low_rank_does_no_harm() -> None:
 @pytest.mark.parametrize("size", [1, 3])
 def test_a_step_is_orthogonal_as_the_layer_applies_it(algebra: Algebra, size: int) -> None:
     torch.manual_seed(1)
-    layer = HypercomplexConv2d(algebra, 16, 16, size)
+    layer = HypercomplexConv2d(16, 16, size, algebra=algebra)
     values = torch.linalg.svdvals(matrix_of(layer, stepped(layer)))
     if size == 3:
         assert values.min() > 0.6
@@ -71,25 +72,25 @@ def test_a_step_is_orthogonal_as_the_layer_applies_it(algebra: Algebra, size: in
 def test_the_whole_block_matrix_is_that_of_its_first_column() -> None:
     """U V^T of a quaternion block matrix has quaternion structure: nothing is lost by keeping one column."""
     torch.manual_seed(2)
-    layer = HypercomplexConv2d(QUATERNION, 16, 16)
+    layer = HypercomplexConv2d(16, 16, 3, algebra=QUATERNION)
     gradient = torch.randn_like(layer.weight)
-    blocks = block_weight(layer.structure, gradient)
+    blocks = block_weight(layer.algebra, gradient)
     whole = orthogonalised(blocks.flatten(1)).reshape(blocks.shape)
     components = whole[:, : gradient.shape[1]]
-    torch.testing.assert_close(block_weight(layer.structure, components), whole, rtol=0, atol=2e-5)
+    torch.testing.assert_close(block_weight(layer.algebra, components), whole, rtol=0, atol=2e-5)
 
 
 @pytest.mark.parametrize("algebra", ALGEBRAS.values(), ids=lambda a: a.name)
 def test_a_kernel_keeps_the_norm_of_an_orthogonal_matrix(algebra: Algebra) -> None:
     torch.manual_seed(3)
-    layer = HypercomplexConv2d(algebra, 16, 32)
+    layer = HypercomplexConv2d(16, 32, 3, algebra=algebra)
     stepped(layer, rate=1e-6)
     assert matrix_of(layer, layer.weight.detach()).norm().item() == pytest.approx(32**0.5, rel=1e-4)
 
 
 def test_momentum_is_nesterovs() -> None:
     torch.manual_seed(4)
-    layer = HypercomplexConv2d(QUATERNION, 8, 8)
+    layer = HypercomplexConv2d(8, 8, 3, algebra=QUATERNION)
     muon = Muon([layer], momentum=0.5)
     first, second = torch.randn_like(layer.weight), torch.randn_like(layer.weight)
     for gradient in (first, second):

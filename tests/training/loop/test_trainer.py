@@ -16,9 +16,9 @@ from quatserve.training.loop.muon import Muon, hypercomplex_convolutions
 from quatserve.training.loop.ranks import Ranks
 from quatserve.training.loop.trainer import Trainer, parameter_groups, score_of
 from quatserve.training.networks.residual import Network, NetworkConfig
-from quatserve.training.nn import norm as normalisation
+from quatserve.training.nn import batch_whitening
 from quatserve.training.nn.algebra import ALGEBRAS
-from quatserve.training.nn.norm import whitening_matrix
+from quatserve.training.nn.whitening import whitening_matrix
 from quatserve.training.recipes.schedule import OneCycle, Steps
 from quatserve.training.recipes.schema import Recipe
 from tests.training.oracles import randn
@@ -128,7 +128,7 @@ def test_layers_are_rounded_to_the_recipes_precision_and_nothing_else(
         whitened.add(covariance.dtype)
         return whitening_matrix(covariance, eps)
 
-    monkeypatch.setattr(normalisation, "whitening_matrix", watched)
+    monkeypatch.setattr(batch_whitening, "whitening_matrix", watched)
     ours = trainer(dataclasses.replace(recipe, precision="bf16"), data)
     for name, module in ours.network.named_modules():
         module.register_forward_hook(lambda _, __, output, name=name: layers.update({name: output.dtype}))

@@ -91,7 +91,7 @@ def test_blocks_of_each_stage(depth: int, blocks: int) -> None:
     kinds = ["P" if isinstance(block, ProjectionBlock) else "R" for block in network.blocks]
     assert "".join(kinds) == "R" * depth + ("P" + "R" * (depth - 1)) * 2
     strides = [block.conv1.stride for block in network.blocks if isinstance(block, Block)]
-    assert strides == [2 if kind == "P" else 1 for kind in kinds]
+    assert strides == [(2, 2) if kind == "P" else (1, 1) for kind in kinds]
 
 
 def test_a_road_network_keeps_the_size_and_dilates() -> None:
@@ -99,8 +99,8 @@ def test_a_road_network_keeps_the_size_and_dilates() -> None:
     network = Network(NetworkConfig(task="segmentation", width=8, dilations=dilations))
     for block, dilation in zip(network.blocks, dilations, strict=True):
         assert isinstance(block, Block)
-        assert (block.conv1.dilation, block.conv2.dilation) == (dilation, dilation)
-        assert block.conv1.stride == 1
+        assert block.conv1.dilation == block.conv2.dilation == (dilation, dilation)
+        assert block.conv1.stride == (1, 1)
     assert network(randn(1, 3, 7, 11, dtype=torch.float32)).shape == (1, 1, 7, 11)
 
 

@@ -7,8 +7,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.spatial.transform import Rotation
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
-from quatserve.training.nn.algebra import ALGEBRAS, COMPLEX, OCTONION, QUATERNION, REAL, Algebra
+from quatserve.training.nn.algebra import (
+    ALGEBRAS,
+    COMPLEX,
+    OCTONION,
+    QUATERNION,
+    REAL,
+    Algebra,
+    ChannelError,
+    find_algebra,
+)
 from tests.training.oracles import DTYPES, assert_close, multiply, randn
 
 every_algebra = pytest.mark.parametrize("algebra", ALGEBRAS.values(), ids=lambda algebra: algebra.name)
@@ -124,3 +134,36 @@ def test_commutative_to_complex_only() -> None:
         p, q = (randn(algebra.dimension, seed=seed) for seed in (0, 1))
         commutes = torch.allclose(algebra.product(p, q), algebra.product(q, p))
         assert commutes == (algebra.dimension <= 2)
+
+
+@pytest.mark.parametrize(("algebra", "channels"), [("quaternion", 30), ("octonion", 12), ("complex", 0)])
+def test_channels_that_do_not_divide_are_named(algebra: str, channels: int) -> None:
+    chosen = find_algebra(algebra)
+    message = rf"^{channels} channels .*{algebra}.* multiple of {chosen.dimension}$"
+    with pytest.raises(ChannelError, match=message):
+        chosen.channels(channels)
+    assert chosen.channels(3 * chosen.dimension) == 3
+
+
+def test_algebras_are_found_by_name() -> None:
+    assert find_algebra("octonion") is find_algebra(OCTONION) is OCTONION
+    with pytest.raises(ValueError, match=r"^algebra 'sedenion' is unknown: use one of real, complex, "):
+        find_algebra("sedenion")
+
+
+def test_the_doubling_goes_on() -> None:
+    """Sedenions have zero divisors: (e_3 + e_10) (e_6 - e_15) = 0."""
+    sedenion, basis = Algebra("sedenion", 16), torch.eye(16, dtype=torch.float64)
+    assert sedenion.product(basis[3] + basis[10], basis[6] - basis[15]).abs().max() == 0
+    with pytest.raises(ValueError, match="dimension 12 of odd numbers: use a power of two"):
+        Algebra("odd", 12)
+
+
+def test_constants_stay_where_they_belong() -> None:
+    """Neither the default device nor a tracing mode may enter what later calls see."""
+    one = torch.ones(4)
+    with torch.device("meta"):
+        assert QUATERNION.structure.device.type == "cpu"
+    with FakeTensorMode():
+        QUATERNION.product(torch.ones(4), torch.ones(4))
+    assert QUATERNION.product(one, one).tolist() == [-2, 2, 2, 2]

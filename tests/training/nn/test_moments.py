@@ -7,7 +7,7 @@ from quatserve.training.nn.moments import (
     batch_mean,
     batch_moments,
     channel_blocks,
-    images_of,
+    maps_of,
     mix,
     mixing_matrix,
     products,
@@ -45,7 +45,7 @@ def test_values_and_images_are_two_views(dimension: int) -> None:
     values = values_of(x, dimension)
     assert values.data_ptr() == x.data_ptr()
     assert torch.equal(values[2, 3, 4], x[2, :, 3, 4].reshape(dimension, 3))
-    images = images_of(values)
+    images = maps_of(values)
     assert torch.equal(images, x)
     assert images.is_contiguous(memory_format=torch.channels_last)
 

@@ -1,6 +1,7 @@
 """Whitening against its definition, nn.BatchNorm2d and torch.linalg, also where others break."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,12 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from quatserve.training.nn.algebra import ALGEBRAS, COMPLEX, OCTONION, QUATERNION, REAL, Algebra
-from quatserve.training.nn.norm import HypercomplexBatchNorm2d, packing, whitening_matrix
+from quatserve.training.nn.norm import (
+    HypercomplexBatchNorm1d,
+    HypercomplexBatchNorm2d,
+    HypercomplexBatchNorm3d,
+    packing,
+)
 from tests.training.oracles import (
     DTYPES,
     assert_close,
@@ -27,10 +33,10 @@ every_dtype = pytest.mark.parametrize("dtype", DTYPES, ids=str)
 
 
 def norm(
-    algebra: Algebra, channels: int = 3, *, seed: int | None = None, **options: bool
+    algebra: Algebra, channels: int = 3, *, seed: int | None = None, **options: Any
 ) -> HypercomplexBatchNorm2d:
     """In float64; with a seed, gamma and beta are no longer what they are at first."""
-    layer = HypercomplexBatchNorm2d(algebra, channels * algebra.dimension, **options).double()
+    layer = HypercomplexBatchNorm2d(channels * algebra.dimension, algebra=algebra, **options).double()
     if seed is not None:
         with torch.no_grad():
             for parameter in layer.parameters():
@@ -93,17 +99,6 @@ def test_a_fresh_layer_gives_unit_modulus(algebra: Algebra) -> None:
     torch.testing.assert_close(squares.mean(1), torch.ones(3).double(), atol=0.01, rtol=0)
 
 
-@every_dtype
-@pytest.mark.parametrize("d", [1, 2, 4, 8])
-def test_whitening_matrix(d: int, dtype: torch.dtype) -> None:
-    """W (V + eps I) W^T = I with W lower triangular."""
-    V = covariances(correlated_batch(d, 5, shape=(4, 8, 8)), d).to(dtype)
-    W = whitening_matrix(V, EPS)
-    identity = torch.eye(d, dtype=dtype).expand_as(V)
-    assert_close(W @ (V + EPS * identity) @ W.mT, identity)
-    assert torch.equal(W, W.tril())
-
-
 @settings(max_examples=30)
 @given(d=st.sampled_from([2, 4, 8]), scale=st.floats(-3, 3), seed=st.integers(0, 10_000))
 def test_scale_and_rotation_of_the_input_do_not_survive(d: int, scale: float, seed: int) -> None:
@@ -135,7 +130,7 @@ def test_evaluation_is_the_affine_map_of_the_running_statistics(algebra: Algebra
     layer.running_mean.copy_(randn(d, 3, seed=1))
     layer.running_covariance.copy_(covariances(correlated_batch(d, 3, seed=2), d))
     x = correlated_batch(d, 3)
-    M, b = layer.eval().affine(layer.running_mean, layer.running_covariance)
+    M, b = layer.eval().affine_map()
     assert layer.gamma is not None
     L = torch.linalg.cholesky(layer.running_covariance + EPS * torch.eye(d).double())
     assert_close(M @ L, symmetric(layer.gamma.detach(), d))  # M = gamma L^-1
@@ -163,7 +158,7 @@ def test_running_statistics(algebra: Algebra, dtype: torch.dtype) -> None:
 
 
 def test_parameters_and_statistics_as_the_paper_counts_them() -> None:
-    layer = HypercomplexBatchNorm2d(QUATERNION, 32)
+    layer = HypercomplexBatchNorm2d(32, algebra=QUATERNION)
     assert layer.gamma is not None
     assert layer.gamma.shape == (8, 10)
     assert layer.gamma[0].tolist() == [0.5, 0, 0, 0, 0.5, 0, 0, 0.5, 0, 0.5]
@@ -171,7 +166,7 @@ def test_parameters_and_statistics_as_the_paper_counts_them() -> None:
     assert layer.running_covariance.shape == (8, 4, 4)
     assert list(layer.state_dict()) == ["beta", "gamma", "running_mean", "running_covariance"]
     assert (layer.eps, layer.momentum) == (1e-4, 0.1)
-    assert packing(3).tolist() == [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
+    assert packing(3) == [[0, 1, 2], [1, 3, 4], [2, 4, 5]]
 
 
 # Gradients
@@ -261,14 +256,6 @@ def test_duplicated_channels(algebra: Algebra, scale: float) -> None:
     assert values[:, 1:].abs().max() < 1
 
 
-@pytest.mark.parametrize("variance", [1.0, 1e3, 1e6])
-def test_duplicated_channels_are_whitened_alike_in_every_precision(variance: float) -> None:
-    """What was trained in fp32 is folded and proven in float64: it must be the same map there."""
-    covariance = variance * torch.ones(1, 4, 4)
-    single, double = whitening_matrix(covariance, EPS), whitening_matrix(covariance.double(), EPS)
-    torch.testing.assert_close(single.double(), double, rtol=0.1, atol=1e-3 * float(double.abs().max()))
-
-
 @every_algebra
 def test_constant_channels(algebra: Algebra) -> None:
     d, x = algebra.dimension, correlated_batch(algebra.dimension, 3).float()
@@ -347,6 +334,72 @@ def test_channels_last_in_is_channels_last_out(algebra: Algebra, training: bool)
     (y * weights).sum().backward()
     assert laid_out.grad is not None
     assert laid_out.grad.is_contiguous(memory_format=torch.channels_last)
+
+
+# Options
+
+
+@every_algebra
+def test_without_affine_the_output_is_white(algebra: Algebra) -> None:
+    x, d = correlated_batch(algebra.dimension, 3), algebra.dimension
+    layer = norm(algebra, affine=False)
+    assert not list(layer.parameters())
+    assert_close(layer(x), with_identity_gamma(norm(algebra))(x))
+    matrix, offset = layer.eval().affine_map()
+    regular = layer.running_covariance + EPS * torch.eye(d).double()
+    assert_close(matrix @ regular @ matrix.mT, torch.eye(d).expand_as(matrix))
+    assert_close(offset, -torch.einsum("cab,bc->ac", matrix, layer.running_mean))
+
+
+@pytest.mark.parametrize("whiten", [True, False])
+@every_algebra
+def test_without_running_statistics_evaluation_is_by_the_batch(algebra: Algebra, whiten: bool) -> None:
+    x = correlated_batch(algebra.dimension, 3)
+    layer = norm(algebra, seed=3, track_running_stats=False, whiten=whiten)
+    expected = norm(algebra, seed=3, whiten=whiten)(x)
+    assert_close(layer(x), expected)
+    assert_close(layer.eval()(x), expected)
+    with pytest.raises(ValueError, match="without running statistics"):
+        layer.affine_map()
+
+
+@every_algebra
+def test_momentum_none_averages_all_batches(algebra: Algebra) -> None:
+    d, layer = algebra.dimension, norm(algebra, momentum=None)
+    batches = [correlated_batch(d, 3, seed=10 * seed) for seed in range(3)]
+    for x in batches:
+        layer(x)
+    means = torch.stack([components(x, d).mean(2).T for x in batches])
+    assert_close(layer.running_mean, means.mean(0))
+    assert_close(layer.running_covariance, torch.stack([covariances(x, d) for x in batches]).mean(0))
+    assert layer.state_dict()["num_batches_tracked"] == 3
+    layer.reset_running_stats()
+    assert (layer.num_batches_tracked, layer.running_mean.abs().max()) == (0, 0)
+
+
+@pytest.mark.parametrize("shape", [(210,), (6, 35), (6, 5, 7), (3, 2, 5, 7)], ids=len)
+@every_algebra
+def test_arrangement_of_the_values_does_not_matter(algebra: Algebra, shape: tuple[int, ...]) -> None:
+    kind = {1: HypercomplexBatchNorm1d, 2: HypercomplexBatchNorm1d, 3: HypercomplexBatchNorm2d}
+    layer_type = kind.get(len(shape), HypercomplexBatchNorm3d)
+    x = correlated_batch(algebra.dimension, 3)
+    layer = layer_type(3 * algebra.dimension, algebra=algebra).double()
+    values = x.movedim(1, -1)
+    for training in (True, False):
+        expected = norm(algebra).train(training)(x).movedim(1, -1).reshape(210, -1)
+        y = layer.train(training)(values.reshape(*shape, -1).movedim(-1, 1))
+        layer.reset_running_stats()
+        assert_close(y.movedim(1, -1).reshape(210, -1), expected)
+
+
+def test_half_precision_parameters() -> None:
+    """Computed in fp32, as torch's norms do."""
+    layer = HypercomplexBatchNorm2d(12, algebra=QUATERNION, dtype=torch.bfloat16)
+    x = correlated_batch(4, 3).bfloat16()
+    for training in (True, False):
+        y = layer.train(training)(x)
+        assert y.dtype == torch.bfloat16
+        assert y.isfinite().all()
 
 
 # Without whitening: the authors' road networks
