@@ -169,7 +169,7 @@ def table(results: list[Result], options: argparse.Namespace) -> str:
             f"| {middle:.2f} ({low:.2f}-{high:.2f}) | {result.memory_mib:,.0f} |"
         )
     return (
-        HEAD.format(command=_command(), machine=_machine(options.threads), **vars(options))
+        HEAD.format(command=_command(), machine=machine(options.threads), **vars(options))
         + "\n".join(rows)
         + "\n"
     )
@@ -203,7 +203,7 @@ def _command() -> str:
     return " ".join(["python", "benchmarks/training_step.py", *sys.argv[1:]])
 
 
-def _machine(threads: int) -> str:
+def machine(threads: int) -> str:
     import torch
 
     model = platform.processor() or platform.machine()

@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from quatserve.training.nn.bilinear import COMPLEX_FORM, OCTONION_FORM, QUATERNION_FORM, BilinearForm
+
 Signs = tuple[tuple[int, ...], ...]
 
 
@@ -45,6 +47,7 @@ class Algebra:
 
     name: str
     dimension: int  # a power of two
+    form: BilinearForm | None = field(default=None, repr=False, compare=False)  # products with fewer factors
     signs: Signs = field(init=False, repr=False, compare=False)  # e_a e_b = signs[a][b] e_{a xor b}
 
     def __post_init__(self) -> None:
@@ -86,9 +89,9 @@ class Algebra:
 
 
 REAL = Algebra("real", 1)
-COMPLEX = Algebra("complex", 2)
-QUATERNION = Algebra("quaternion", 4)
-OCTONION = Algebra("octonion", 8)
+COMPLEX = Algebra("complex", 2, COMPLEX_FORM)
+QUATERNION = Algebra("quaternion", 4, QUATERNION_FORM)
+OCTONION = Algebra("octonion", 8, OCTONION_FORM)
 ALGEBRAS = {algebra.name: algebra for algebra in (REAL, COMPLEX, QUATERNION, OCTONION)}
 
 

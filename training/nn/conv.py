@@ -14,6 +14,8 @@ from quatserve.training.nn.layer import HypercomplexLayer
 Sizes = int | tuple[int, ...]
 Padding = Literal["same", "valid"]
 PaddingMode = Literal["zeros", "reflect", "replicate", "circular"]
+# 3 x 3 layers of n channels make 9 n / 2 products for each number that they read or write.
+FORM_GAINS_FROM = {"cpu": {"complex": 512 * 9 / 2, "quaternion": 256 * 9 / 2, "octonion": 512 * 9 / 2}}
 
 
 def per_axis(name: str, sizes: Sizes, axes: int) -> tuple[int, ...]:
@@ -27,6 +29,7 @@ def per_axis(name: str, sizes: Sizes, axes: int) -> tuple[int, ...]:
 class _Convolution(HypercomplexLayer):
     """Over any number of axes of space."""
 
+    form_gains_from: ClassVar = FORM_GAINS_FROM
     convolve: ClassVar[Callable[..., Tensor]]
     axes: ClassVar[int]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from quatserve.training.nn.algebra import Algebra
-from quatserve.training.nn.conv import Sizes, per_axis
+from quatserve.training.nn.conv import FORM_GAINS_FROM, Sizes, per_axis
 from quatserve.training.nn.init import Criterion
 from quatserve.training.nn.layer import HypercomplexLayer
 
@@ -17,6 +17,7 @@ class _TransposedConvolution(HypercomplexLayer):
     """Over any number of axes of space. The weight has inputs first: (d in, out / groups, *kernel)."""
 
     transposed = True
+    form_gains_from: ClassVar = FORM_GAINS_FROM
     convolve: ClassVar[Callable[..., Tensor]]
     axes: ClassVar[int]
 

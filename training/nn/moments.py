@@ -47,7 +47,8 @@ def products(p: Tensor, q: Tensor) -> Tensor:
 def mix(matrices: Tensor, values: Tensor, offset: Tensor) -> Tensor:
     """M v + offset with a matrix a channel, (C, d, d); the offset is (d, C), or as large as the values."""
     if _fused(values.shape[-2]):
-        return (_channels_innermost(matrices) * values.unsqueeze(-3)).sum(-2) + offset
+        kept = offset if offset.ndim > 2 else _computed_once(offset)
+        return (_computed_once(matrices.permute(1, 2, 0)) * values.unsqueeze(-3)).sum(-2) + kept
     return exact_matmul(_rows(values), mixing_matrix(matrices).T).reshape(values.shape).add_(offset)  # type: ignore[no-any-return]
 
 
@@ -135,5 +136,6 @@ def _rows(values: Tensor) -> Tensor:
     return values.reshape(-1, values.shape[-2:].numel())
 
 
-def _channels_innermost(matrices: Tensor) -> Tensor:
-    return matrices.permute(1, 2, 0)
+def _computed_once(x: Tensor) -> Tensor:
+    """The same, contiguous, by an operation that the compiler never repeats for each pixel: it writes stacks out."""
+    return torch.stack(x.unbind())
